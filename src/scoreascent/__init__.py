@@ -1,0 +1,71 @@
+"""Variational inference that gets the uncertainties right, by Markov chain score ascent."""
+
+from scoreascent import schedules
+from scoreascent._version import __version__
+from scoreascent.checkpoint import CheckpointError
+from scoreascent.families import Defensive, Family, MeanField
+from scoreascent.fit import DivergenceError, fit
+from scoreascent.kernels import (
+    CIS,
+    IMH,
+    Info,
+    Kernel,
+    Metropolis,
+    Parallel,
+    Particles,
+    Point,
+    Proposal,
+    Select,
+    Sequential,
+)
+from scoreascent.loop import State, Trace
+from scoreascent.methods import (
+    Method,
+    PathElbo,
+    ScoreAscent,
+    elbo,
+    jsa,
+    msc,
+    msc_rb,
+    pmcsa,
+)
+from scoreascent.result import Result
+from scoreascent.target import Param, Target
+from scoreascent.update import Update, gradient
+
+__all__ = [
+    "CIS",
+    "IMH",
+    "CheckpointError",
+    "Defensive",
+    "DivergenceError",
+    "Family",
+    "Info",
+    "Kernel",
+    "MeanField",
+    "Method",
+    "Metropolis",
+    "Parallel",
+    "Param",
+    "Particles",
+    "PathElbo",
+    "Point",
+    "Proposal",
+    "Result",
+    "ScoreAscent",
+    "Select",
+    "Sequential",
+    "State",
+    "Target",
+    "Trace",
+    "Update",
+    "__version__",
+    "elbo",
+    "fit",
+    "gradient",
+    "jsa",
+    "msc",
+    "msc_rb",
+    "pmcsa",
+    "schedules",
+]

@@ -1,0 +1,64 @@
+"""Two small habits used everywhere: settings that print as what they are, and pytrees of arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, TypeVar
+
+import jax
+
+T = TypeVar("T")
+
+
+class Config:
+    """Base of the frozen dataclasses that hold settings.
+
+    They hash and compare by value, so they are static arguments of `jit`, and they print as the
+    shortest call that makes them: defaults are left out and nested settings stand first, unnamed.
+    """
+
+    def __repr__(self) -> str:
+        parts: list[str] = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Config) and not parts:
+                parts.append(repr(value))
+            elif value != field.default:
+                parts.append(f"{field.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def pytree(cls: type[T]) -> type[T]:
+    """Register a frozen dataclass as a pytree whose fields are all children.
+
+    Unlike `jax.tree_util.register_dataclass`, unflattening does not run `__init__`, so a class may
+    check its arguments when a person builds it and still be filled by jax with tracers or axes.
+    """
+    names = tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+
+    def flatten_with_keys(node: Any) -> Any:
+        return [(jax.tree_util.GetAttrKey(n), getattr(node, n)) for n in names], None
+
+    def flatten(node: Any) -> Any:
+        return [getattr(node, n) for n in names], None
+
+    def unflatten(_: None, children: Any) -> T:
+        node = object.__new__(cls)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(node, name, child)
+        return node
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
+
+
+def check_count(name: str, value: Any, minimum: int, why: str = "") -> int:
+    """Return `value` as an int, or raise a ValueError that names the argument."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < minimum:
+        raise ValueError(f"{name} must be an integer ≥ {minimum}{why}, got {value!r}")
+    return number

@@ -1,0 +1,98 @@
+"""A run on disk: one npz file of plain arrays and a JSON header. No pickle, so no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+FORMAT = "scoreascent checkpoint 1"
+
+
+class CheckpointError(ValueError):
+    """A file that is no checkpoint of this run. The file is left as it is."""
+
+
+def save(path: Path, tree: Any, run: dict[str, Any]) -> None:
+    """Write atomically: a reader finds the old file or the new one, never a part of either."""
+    arrays = {name: _to_numpy(leaf) for name, leaf in _named_leaves(tree)}
+    text = json.dumps({"format": FORMAT, "run": run})
+    arrays["header"] = np.frombuffer(text.encode(), np.uint8)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path, template: Any, run: dict[str, Any]) -> Any:
+    """The tree in a checkpoint, if it is one of the run described; `template` has its structure."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header: dict[str, Any] = json.loads(arrays.pop("header").tobytes().decode())
+        if header["format"] != FORMAT:
+            raise KeyError(header["format"])
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        if isinstance(error, PermissionError | IsADirectoryError):
+            raise
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} is damaged or was not written by this version of "
+            f"scoreascent ({type(error).__name__}: {error}); it was left as it is. Move it away "
+            "to start afresh, or name another file."
+        ) from error
+    _check_same_run(path, header, run)
+    leaves = []
+    for name, like in _named_leaves(template):
+        if name not in arrays:
+            raise CheckpointError(f"checkpoint {str(path)!r} lacks {name}; it was left as it is")
+        leaves.append(_from_numpy(arrays[name], like))
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _check_same_run(path: Path, header: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Refuse to continue another run, saying what differs."""
+    found = header.get("run", {})
+    expected = json.loads(json.dumps(expected))  # what it looks like after a round trip
+    differ = [k for k in expected if found.get(k) != expected[k]]
+    if differ:
+        says = "; ".join(f"{k}: file {found.get(k)!r}, now {expected[k]!r}" for k in differ)
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} belongs to another run ({says}). It was left as it is. "
+            "Name another file, or repeat the settings of that run."
+        )
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(p), x) for p, x in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _is_key(x: Any) -> bool:
+    return jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _to_numpy(x: Any) -> np.ndarray[Any, Any]:
+    if hasattr(x, "dtype") and _is_key(x):
+        x = jax.random.key_data(x)
+    array = np.asarray(x)
+    # bfloat16 and its kin are not dtypes of npz; no run of ours holds them
+    if array.dtype.kind == "V":
+        raise CheckpointError(f"dtype {array.dtype} cannot be written to a checkpoint")
+    return array
+
+
+def _from_numpy(array: np.ndarray[Any, Any], like: Any) -> Any:
+    if hasattr(like, "dtype") and _is_key(like):
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(like))
+    return array if isinstance(like, np.ndarray) else jax.numpy.asarray(array)

@@ -1,0 +1,5 @@
+from scoreascent.families.base import Family
+from scoreascent.families.defensive import Defensive
+from scoreascent.families.meanfield import MeanField
+
+__all__ = ["Defensive", "Family", "MeanField"]

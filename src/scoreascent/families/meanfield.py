@@ -1,0 +1,113 @@
+"""The mean-field Gaussian, σ = softplus(ω)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+
+from scoreascent._structs import check_count, pytree
+from scoreascent.families.base import Transported
+from scoreascent.target import canonical_dtype
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+
+@pytree
+@dataclass(frozen=True)
+class MeanField(Transported):
+    """Independent Gaussians: z_i ~ N(loc_i, σ_i²) with σ = softplus(omega).
+
+    Its inclusive-KL optimum has the posterior's own means and marginal standard deviations,
+    however correlated the posterior is; that is what score ascent fits.
+
+    >>> q = MeanField.from_moments([0.0, 1.0], [1.0, 2.0])
+    >>> q.mean.tolist(), [round(float(s), 5) for s in q.sd]
+    ([0.0, 1.0], [1.0, 2.0])
+    >>> q.sample(jax.random.key(0), (5,)).shape
+    (5, 2)
+    """
+
+    loc: Float[Array, " d"]
+    omega: Float[Array, " d"]
+
+    def __post_init__(self) -> None:
+        for name in ("loc", "omega"):
+            object.__setattr__(self, name, _vector(name, getattr(self, name)))
+        if self.loc.shape != self.omega.shape or self.loc.dtype != self.omega.dtype:
+            raise ValueError(
+                f"loc and omega must have one shape and dtype, got {self.loc.shape} "
+                f"{self.loc.dtype} and {self.omega.shape} {self.omega.dtype}"
+            )
+
+    @classmethod
+    def standard(cls, dim: int, scale: float = 1.0, dtype: Any = None) -> MeanField:
+        """N(0, scale² I) on ℝᵈ.
+
+        >>> MeanField.standard(2).sd.tolist()
+        [1.0, 1.0]
+        """
+        dim = check_count("dim", dim, 1)
+        ones = jnp.ones(dim, dtype)
+        return cls.from_moments(0 * ones, scale * ones)
+
+    @classmethod
+    def from_moments(cls, mean: Any, sd: Any) -> MeanField:
+        """The member with these means and standard deviations."""
+        mean, sd = _vector("mean", mean), _vector("sd", sd)
+        if not isinstance(sd, jax.core.Tracer) and not np.all(np.asarray(sd) > 0):
+            raise ValueError(f"sd must be positive everywhere, got {sd}")
+        # inverse of softplus; log(expm1(s)) written so that neither end overflows
+        return cls(mean, sd + jnp.log(-jnp.expm1(-sd)))
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates d."""
+        return int(self.loc.shape[-1])
+
+    @property
+    def mean(self) -> Float[Array, " d"]:
+        """E_q z."""
+        return self.loc
+
+    @property
+    def sd(self) -> Float[Array, " d"]:
+        """The standard deviation of every coordinate, softplus(ω)."""
+        return jax.nn.softplus(self.omega)
+
+    @property
+    def cov(self) -> Float[Array, "d d"]:
+        """The (diagonal) covariance matrix."""
+        return jnp.diag(self.sd**2)
+
+    def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """A standard normal vector."""
+        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
+
+    def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Loc + σ ε."""
+        return self.loc + self.sd * noise
+
+    def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """Log q(z; λ)."""
+        return jnp.sum(norm.logpdf(z, self.loc, self.sd))
+
+
+def _vector(name: str, value: Any) -> Float[Array, " d"]:
+    array = value if isinstance(value, jax.core.Tracer) else jnp.asarray(value)
+    if not isinstance(value, jax.core.Tracer):
+        array = jnp.asarray(value, canonical_dtype(value))
+        if array.dtype == int:
+            array = array.astype(jnp.zeros(()).dtype)
+    if array.ndim != 1 or array.shape[0] < 1:
+        raise ValueError(f"{name} must be a vector of at least one entry, got shape {array.shape}")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"{name} must be real and floating, got dtype {array.dtype}")
+    if not isinstance(array, jax.core.Tracer) and not np.all(np.isfinite(np.asarray(array))):
+        raise ValueError(f"{name} must be finite, got {array}")
+    return array

@@ -1,0 +1,310 @@
+"""`fit`: checks what it is given, runs the compiled loop in chunks, and gives back a `Result`."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from scoreascent import checkpoint as files
+from scoreascent import update as updates
+from scoreascent._structs import check_count
+from scoreascent.families import Family, MeanField
+from scoreascent.loop import (
+    CHUNK_ROWS,
+    Replicate,
+    State,
+    Trace,
+    blank_trace,
+    first_state,
+    run_chunk,
+)
+from scoreascent.methods import Method, pmcsa
+from scoreascent.progress import Bar, catch_interrupt
+from scoreascent.provenance import describe, versions
+from scoreascent.result import Result, Status, as_key
+from scoreascent.target import Target, stack
+from scoreascent.update import Update
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+CHUNK_SECONDS = 0.5  # about how long the host leaves the loop alone
+STUCK = 100  # so many skipped updates in a row end a run
+
+
+class DivergenceError(RuntimeError):
+    """Every one of the last updates would have made q non-finite. `.result` is what there was."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def fit(
+    target: Target | Sequence[Target],
+    method: Method | None = None,
+    *,
+    q0: Family | Callable[[PRNGKeyArray], Family] | None = None,
+    optimizer: optax.GradientTransformation | Update | None = None,
+    steps: int = 10_000,
+    key: PRNGKeyArray | int = 0,
+    average: bool | float = False,
+    replications: int | None = None,
+    progress: bool = True,
+    checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: float = 30.0,
+    state: State | None = None,
+    throw: bool = True,
+) -> Result:
+    """Fit q to a posterior.
+
+    Args:
+        target: the posterior, or a list of posteriors that differ only in their data, which are
+            then fitted side by side as replications.
+        method: `pmcsa(10)` unless said otherwise; also `jsa`, `msc`, `msc_rb` and `elbo`.
+        q0: the family and where it starts, or a function of a key that gives it (each replication
+            then gets its own). The default is a mean-field Gaussian N(0, I).
+        optimizer: any optax optimiser, or another `Update`. The default is ADAM with step 0.01.
+        steps: the iteration to reach, counted from the beginning of the run, so a run resumed from
+            `state` or `checkpoint` goes on to the same end.
+        key: an integer seed or a `jax.random.key`.
+        average: give back the average of the iterates instead of the last one. `True` averages the
+            second half of the run; a number in [0, 1) is the fraction that is left out before.
+        replications: run so many fits with different keys at once, under one `vmap`.
+        progress: show a progress bar on stderr.
+        checkpoint: a file that the run is saved to, and resumed from if it is there. A resumed run
+            gives the same bits as one that was never stopped.
+        checkpoint_every: seconds between two saves.
+        state: resume from the `state` of an earlier result instead.
+        throw: raise `DivergenceError` if the fit diverges, rather than give it back with the
+            status "diverged". Replications never raise; their statuses tell.
+
+    Ctrl-C ends the run after the current chunk and gives back what is there, with the status
+    "interrupted"; pressed twice it raises as usual.
+
+    >>> target = Target(lambda z: -0.5 * jnp.sum((z - 1) ** 2), dim=2)
+    >>> result = fit(target, pmcsa(10), steps=2000, average=True, progress=False)
+    >>> bool(jnp.all(jnp.abs(result.q.mean - 1) < 0.2))
+    True
+    """
+    method = pmcsa() if method is None else _check_method(method)
+    update = _as_update(optimizer)
+    steps = check_count("steps", steps, 0)
+    target, replicate, count = _as_replicated(target, replications)
+    run_key = as_key(key)
+    q = _first_q(q0, target, run_key, count)
+    start = _average_start(average, steps)
+    if state is not None and checkpoint is not None:
+        raise ValueError("give state or checkpoint, not both")
+
+    setup = (target, method, update, replicate)
+    keys = run_key if count is None else jax.random.split(run_key, count)
+    begin = functools.partial(first_state, *setup, start is not None)
+    first = jax.eval_shape(begin, q, keys, jnp.int32(0))
+    run = describe(target, method, update, q, average, count, run_key)
+    path = None if checkpoint is None else _check_path(checkpoint)
+    trace = jax.tree.map(np.asarray, blank_trace(first, 0))
+    if path is not None and path.exists():
+        state, trace = files.load(path, (first, trace), run)
+    elif state is None:
+        state = begin(q, keys, jnp.int32(start or 0))
+        _check_start(state, target, replicate)
+    _check_state(state, first, steps)
+
+    saver = _Saver(path, checkpoint_every, run)
+    began = time.perf_counter()
+    state, trace, status = _loop(setup, state, trace, steps, progress, saver)
+    made = {"steps": steps, "seconds": time.perf_counter() - began, **run, **versions()}
+    result = Result(
+        q=state.q if state.average is None else state.average.q,
+        state=state,
+        trace=Trace(*(np.moveaxis(x, 0, -1) for x in trace)),
+        status=status,
+        target=target,
+        method=method,
+        replications=count,
+        data_replicated=replicate == "data",
+        made=made,
+    )
+    return _deliver(result, throw)
+
+
+# -- the host's part of the loop -------------------------------------------------------------------
+
+
+def _loop(
+    setup: tuple[Any, ...], state: State, trace: Trace, steps: int, progress: bool, saver: _Saver
+) -> tuple[State, Trace, Status | tuple[Status, ...]]:
+    """Chunks until `steps`, with the host's work between them."""
+    done, parts = int(np.max(np.asarray(state.step))), [trace]
+    skips = np.zeros(state.step.shape, int)  # updates skipped in a row, up to now
+    ended: Status = "max_steps"
+    size = 16
+    with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
+        run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
+        while done < steps and ended == "max_steps":
+            n, clock = min(size, steps - done), time.perf_counter()
+            state, rows = run_chunk(*setup, state, jnp.int32(n))
+            parts.append(Trace(*(np.asarray(x)[:n] for x in rows)))
+            pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
+            size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))
+            done += n
+            skips = _trailing(parts[-1].skipped, skips)
+            if np.all(skips >= min(STUCK, steps)):
+                ended = "diverged"
+            elif interrupt.asked and done < steps:
+                ended = "interrupted"
+            bar.update(done, float(np.mean(parts[-1].loss)), float(np.mean(parts[-1].acceptance)))
+            saver.save(state, parts, force=done >= steps or ended != "max_steps")
+    trace = _join(parts)
+    if skips.shape == ():
+        return state, trace, ended
+    return state, trace, tuple("diverged" if s >= min(STUCK, steps) else ended for s in skips)
+
+
+def _trailing(skipped: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> Any:
+    """How many of the last updates in a row were skipped, `before` this chunk included."""
+    unbroken = np.cumprod(skipped[::-1], axis=0)
+    return np.where(unbroken[-1] == 1, before + len(skipped), np.sum(unbroken, axis=0))
+
+
+def _join(parts: list[Trace]) -> Trace:
+    return Trace(*(np.concatenate(xs) for xs in zip(*parts)))
+
+
+class _Saver:
+    """Writes the checkpoint now and then; a disk that is full costs the file, not the run."""
+
+    def __init__(self, path: Path | None, every: float, run: dict[str, Any]) -> None:
+        self._path, self._every, self._run = path, every, run
+        self._last = time.monotonic()
+
+    def save(self, state: State, parts: list[Trace], force: bool) -> None:
+        if self._path is None or not (force or time.monotonic() - self._last >= self._every):
+            return
+        self._last = time.monotonic()
+        try:
+            files.save(self._path, (state, _join(parts)), self._run)
+        except OSError as error:
+            warnings.warn(
+                f"checkpoint {str(self._path)!r} could not be written ({error}); the fit goes on, "
+                "and the last checkpoint that was written is intact",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _deliver(result: Result, throw: bool) -> Result:
+    """Raise or warn where a user who never prints the result would miss that it is bad."""
+    says = result.warnings()
+    if result.status == "diverged" and throw:
+        raise DivergenceError("; ".join(says), result)
+    if np.any(result.trace.skipped) or np.any(result.trace.invalid):
+        warnings.warn("; ".join(says), RuntimeWarning, stacklevel=3)
+    return result
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def _check_method(method: Any) -> Method:
+    if isinstance(method, type) or not all(
+        hasattr(method, name) for name in ("init", "step", "objective")
+    ):
+        raise ValueError(f"method must be one such as pmcsa(10) or elbo(10), got {method!r}")
+    return method  # type: ignore[no-any-return]
+
+
+def _as_update(optimizer: Any) -> Update:
+    if optimizer is None:
+        return updates.DEFAULT
+    if hasattr(optimizer, "step") and hasattr(optimizer, "init"):
+        return optimizer  # type: ignore[no-any-return]
+    return updates.gradient(optimizer)
+
+
+def _as_replicated(target: Any, replications: Any) -> tuple[Target, Replicate, int | None]:
+    if replications is not None:
+        check_count("replications", replications, 1)
+    if isinstance(target, Target):
+        return target, "nothing" if replications is None else "seeds", replications
+    if not isinstance(target, list | tuple):
+        raise ValueError(f"target must be a Target or a list of them, got {target!r}")
+    if replications not in (None, len(target)):
+        raise ValueError(f"replications is {replications} but {len(target)} targets were given")
+    return stack(target), "data", len(target)
+
+
+def _first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Family:
+    """q0, one for each replication if there are any."""
+    if q0 is None:
+        q0 = MeanField.standard(target.dim)
+    if hasattr(q0, "log_prob"):
+        q = q0 if count is None else jax.tree.map(lambda x: jnp.stack([x] * count), q0)
+    elif callable(q0):
+        key = jax.random.fold_in(key, 0x5EED)
+        q = q0(key) if count is None else jax.vmap(q0)(jax.random.split(key, count))
+    else:
+        raise ValueError(f"q0 must be a family such as MeanField.standard(3), got {q0!r}")
+    if q.dim != target.dim:
+        raise ValueError(f"q0 has dim {q.dim} but the target has dim {target.dim}")
+    return q  # type: ignore[no-any-return]
+
+
+def _average_start(average: bool | float, steps: int) -> int | None:
+    """After how many iterations averaging begins; None if there is none."""
+    if average is False:
+        return None
+    fraction = 0.5 if average is True else average
+    if not (isinstance(fraction, int | float) and 0 <= fraction < 1):
+        raise ValueError(f"average must be a bool or a fraction in [0, 1), got {average!r}")
+    return int(fraction * steps)
+
+
+def _check_path(checkpoint: Any) -> Path:
+    path = Path(checkpoint)
+    if not path.parent.is_dir():
+        raise ValueError(f"checkpoint: the folder {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise ValueError(f"checkpoint: {str(path)!r} is a folder; name a file")
+    return path
+
+
+def _check_start(state: State, target: Target, replicate: Replicate) -> None:
+    """Refuse to run from points where the density is zero or undefined."""
+    if all(np.all(np.isfinite(np.asarray(x))) for x in jax.tree.leaves(state.eta)):
+        return
+    seen = ""
+    if replicate == "nothing":
+        z = state.q.sample(state.key, (1000,))
+        log_p = np.asarray(jax.vmap(target.log_prob)(z))
+        seen = (f": of 1000 more, {np.mean(np.isnan(log_p)):.0%} are NaN and "
+                f"{np.mean(log_p == -np.inf):.0%} are −∞")  # fmt: skip
+    raise ValueError(
+        f"the target's log density is not finite at any draw of q0{seen}. Start q0 where the "
+        "posterior has mass, or check log_density for NaN."
+    )
+
+
+def _check_state(state: Any, first: Any, steps: int) -> None:
+    """Refuse a state of another run, or one that is already past the end."""
+    shapes = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]  # noqa: E731
+    same = bool(jax.tree.structure(state) == jax.tree.structure(first))
+    if not same or shapes(state) != shapes(first):
+        raise ValueError(
+            "state does not fit this run: it must come from a fit with the same target, method, "
+            "family, optimizer, average and replications"
+        )
+    done = int(np.max(np.asarray(state.step)))
+    if done > steps:
+        raise ValueError(f"steps is {steps}, but this run has already done {done}")

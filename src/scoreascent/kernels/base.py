@@ -1,0 +1,145 @@
+"""What moves: points, weighted particles, and the protocol of a Markov kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+
+from scoreascent.families import Defensive, Family
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+T = TypeVar("T")
+
+
+class Point(NamedTuple):
+    """One state of a chain. `log_p` is the target's log density at `z`, evaluated once."""
+
+    z: Float[Array, "*batch d"]
+    log_p: Float[Array, "*batch"]
+
+
+class Particles(NamedTuple):
+    """The η of Proposition 1: n points with weights that sum to one."""
+
+    z: Float[Array, "n d"]
+    log_p: Float[Array, " n"]
+    weight: Float[Array, " n"]
+
+
+class Info(NamedTuple):
+    """What a step tells about itself; nothing in the run depends on it."""
+
+    acceptance: Float[Array, "*batch"]  # the probability with which the chain moves
+    invalid: Int[Array, "*batch"]  # evaluations of log p that gave NaN or +∞
+
+
+class Kernel(Protocol):
+    """A Markov kernel that leaves π invariant, and may use q to do so."""
+
+    def step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point
+    ) -> tuple[Point, Info]:
+        """Move one chain by one transition."""
+
+
+class Proposal(NamedTuple):
+    """A proposed state and the probability with which it is to be accepted."""
+
+    point: Point
+    acceptance: Float[Array, ""]
+    invalid: Int[Array, ""]
+
+
+class Metropolis(ABC):
+    """Base of kernels that propose, then accept or reject.
+
+    Only these can be Rao–Blackwellised (`Parallel(kernel, n, rao_blackwell=True)`), since that
+    needs the proposal and its acceptance probability, not just the outcome.
+    """
+
+    @abstractmethod
+    def propose(self, key: PRNGKeyArray, target: Target, q: Family, point: Point) -> Proposal:
+        """The proposed state and its acceptance probability."""
+
+    def step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point
+    ) -> tuple[Point, Info]:
+        """Move one chain by one transition."""
+        key_propose, key_accept = jax.random.split(key)
+        proposal = self.propose(key_propose, target, q, point)
+        moved = accept(key_accept, proposal.acceptance, proposal.point, point)
+        return moved, Info(proposal.acceptance, proposal.invalid)
+
+
+def accept(key: PRNGKeyArray, probability: Float[Array, ""], proposed: T, current: T) -> T:
+    """`proposed` with the given probability, else `current`."""
+    yes = jax.random.uniform(key, dtype=probability.dtype) < probability
+    return cast(T, jax.tree.map(lambda new, old: jnp.where(yes, new, old), proposed, current))
+
+
+def metropolis_probability(log_ratio: Float[Array, ""]) -> Float[Array, ""]:
+    """min(1, e^log_ratio), and 0 where the ratio is undefined (both densities are zero)."""
+    return jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
+
+
+def evaluate(target: Target, z: Float[Array, " d"]) -> tuple[Point, Int[Array, ""]]:
+    """The point at `z`, and 1 if its log density was NaN or +∞.
+
+    Such a value becomes −∞: no kernel then accepts it, and no chain is stuck on it.
+    """
+    log_p = target.log_prob(z)
+    invalid = jnp.isnan(log_p) | (log_p == jnp.inf)
+    return Point(z, jnp.where(invalid, -jnp.inf, log_p)), invalid.astype(jnp.int32)
+
+
+def draw(key: PRNGKeyArray, q: Family, defensive: Defensive | None) -> Float[Array, " d"]:
+    """A draw of the proposal distribution, q or its defensive mixture."""
+    return q.sample(key) if defensive is None else defensive.sample(key, q)
+
+
+def log_weight(q: Family, point: Point, defensive: Defensive | None) -> Float[Array, ""]:
+    """Log w = log p(z, x) − log q_def(z; λ), at today's λ."""
+    log_q = q.log_prob(point.z) if defensive is None else defensive.log_prob(q, point.z)
+    return point.log_p - log_q
+
+
+MAX_REDRAWS = 100
+
+
+def initial_points(key: PRNGKeyArray, target: Target, q: Family, n: int) -> Point:
+    """N draws of q at which the target's density is positive.
+
+    Draws where log p is −∞ or NaN are replaced by fresh ones, up to `MAX_REDRAWS` times; chains
+    that found none by then start at those that did. If no draw at all was finite, the points keep
+    log p = −∞, which `fit` reports as an error.
+    """
+
+    def redraw(carry: tuple[Array, Point]) -> tuple[Array, Point]:
+        tries, points = carry
+        keys = jax.random.split(jax.random.fold_in(key, tries), n)
+        fresh, _ = jax.vmap(lambda k: evaluate(target, q.sample(k)))(keys)
+        good = jnp.isfinite(points.log_p)
+        z = jnp.where(good[:, None], points.z, fresh.z)
+        return tries + 1, Point(z, jnp.where(good, points.log_p, fresh.log_p))
+
+    def unfinished(carry: tuple[Array, Point]) -> Array:
+        tries, points = carry
+        return (tries < MAX_REDRAWS) & ~jnp.all(jnp.isfinite(points.log_p))
+
+    shape = jax.eval_shape(jax.vmap(lambda k: evaluate(target, q.sample(k))[0]),
+                           jax.random.split(key, n))  # fmt: skip
+    nowhere = Point(jnp.zeros(shape.z.shape, shape.z.dtype),
+                    jnp.full(shape.log_p.shape, -jnp.inf, shape.log_p.dtype))  # fmt: skip
+    _, points = jax.lax.while_loop(unfinished, redraw, (jnp.int32(0), nowhere))
+    good = jnp.isfinite(points.log_p)
+    donor = jax.random.categorical(
+        jax.random.fold_in(key, MAX_REDRAWS), jnp.where(good, 0.0, -jnp.inf), shape=(n,)
+    )
+    source = jnp.where(good | ~jnp.any(good), jnp.arange(n), donor)
+    return Point(points.z[source], points.log_p[source])

@@ -1,0 +1,92 @@
+"""Conditional importance sampling, also known as iterated sampling importance resampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from scoreascent._structs import Config, check_count
+from scoreascent.families import Defensive, Family
+from scoreascent.kernels.base import (
+    Info,
+    Particles,
+    Point,
+    draw,
+    evaluate,
+    initial_points,
+    log_weight,
+)
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+
+@dataclass(frozen=True, repr=False)
+class CIS(Config):
+    """N weighted points: the retained one and N − 1 fresh draws of q_def.
+
+    N counts the retained point, as in the paper's cost table and theorems; its pseudocode draws N
+    fresh points instead. A step first draws the point to retain by the weights of the last step.
+    N − 1 evaluations of p, N of q and N − 1 draws of q a step.
+
+    Used as it is, all N points enter the score with their weights (MSC-RB); `Select(CIS(n))` draws
+    one of them (MSC).
+
+    >>> CIS(10)
+    CIS(n=10)
+    """
+
+    n: int
+    defensive: Defensive | None = None
+
+    def __post_init__(self) -> None:
+        check_count("n", self.n, 2, " for CIS, which counts the retained point")
+        if not isinstance(self.defensive, Defensive | None):
+            raise ValueError(f"defensive must be a Defensive or None, got {self.defensive!r}")
+
+    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
+        """One draw of q with weight one; the other places are filled by copies of weight zero."""
+        point = initial_points(key, target, q, 1)
+        z, log_p = (jnp.repeat(x, self.n, axis=0) for x in point)
+        return Particles(z, log_p, jnp.zeros(self.n, z.dtype).at[0].set(1))
+
+    def step(
+        self, key: PRNGKeyArray, target: Target, q: Family, eta: Particles
+    ) -> tuple[Particles, Info]:
+        """Retain one point, draw N − 1 more, weigh them all."""
+        key_retain, key_draw = jax.random.split(key)
+        retained = pick(key_retain, eta)
+        keys = jax.random.split(key_draw, self.n - 1)
+        fresh, invalid = jax.vmap(lambda k: evaluate(target, draw(k, q, self.defensive)))(keys)
+        points: Point = jax.tree.map(
+            lambda old, new: jnp.concatenate([old[None], new]), retained, fresh
+        )
+        log_w = jax.vmap(lambda p: log_weight(q, p, self.defensive))(points)
+        weight = normalise(log_w).astype(eta.weight.dtype)
+        return Particles(*points, weight), Info(1 - weight[0], jnp.sum(invalid))
+
+
+def normalise(log_w: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Self-normalised weights; where every weight is zero, all of it goes to the first point.
+
+    The first point is the retained one, so a step in which every density is zero stays put. A
+    weight of +∞ (q has no mass at a point where p has some) takes all of the weight.
+    """
+    log_w = jnp.where(jnp.isnan(log_w), -jnp.inf, log_w)
+    top = jnp.max(log_w)
+    w = jnp.where(jnp.isinf(top), (log_w == top).astype(log_w.dtype), jnp.exp(log_w - top))
+    stay = jnp.zeros_like(w).at[0].set(1)
+    return jnp.where(top == -jnp.inf, stay, w / jnp.sum(w))
+
+
+def pick(key: PRNGKeyArray, particles: Particles) -> Point:
+    """One of the particles, drawn by weight. A lone particle is taken without a draw."""
+    if particles.weight.shape[0] == 1:
+        index: Array | int = 0
+    else:
+        index = jax.random.categorical(key, jnp.log(particles.weight))
+    return Point(particles.z[index], particles.log_p[index])

@@ -1,0 +1,158 @@
+"""The methods: how points move, and the objective that pulls q towards them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from scoreascent._structs import Config, check_count
+from scoreascent.families import Defensive, Family
+from scoreascent.kernels import (
+    CIS,
+    IMH,
+    Info,
+    Kernel,
+    Moves,
+    Parallel,
+    Particles,
+    Select,
+    Sequential,
+)
+from scoreascent.kernels.base import initial_points
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class Method(Protocol):
+    """Markov chain gradient descent on f(λ) = E_Π f(λ, η)."""
+
+    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Any:
+        """The first η."""
+
+    def step(self, key: PRNGKeyArray, target: Target, q: Family, eta: Any) -> tuple[Any, Info]:
+        """η ~ P_λ(η, ·)."""
+
+    def objective(self, target: Target, q: Family, eta: Any) -> Float[Array, ""]:
+        """f(λ, η). Its gradient in q is the g of the paper."""
+
+
+@dataclass(frozen=True, repr=False)
+class ScoreAscent(Config):
+    """Descend the inclusive KL(π‖q) by the score at particles that a Markov kernel moves.
+
+    >>> ScoreAscent(Parallel(IMH(), n=10))
+    ScoreAscent(Parallel(IMH(), n=10))
+    """
+
+    moves: Moves
+
+    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
+        """The first particles, drawn from q."""
+        return self.moves.init(key, target, q)
+
+    def step(
+        self, key: PRNGKeyArray, target: Target, q: Family, eta: Particles
+    ) -> tuple[Particles, Info]:
+        """Move the particles."""
+        return self.moves.step(key, target, q, eta)
+
+    def objective(self, target: Target, q: Family, eta: Particles) -> Float[Array, ""]:
+        """−Σ w_n log q(z⁽ⁿ⁾; λ), an estimate of KL(π‖q) up to a constant."""
+        # A point of weight zero may lie where log q overflows, and 0 · ∞ is NaN, in the gradient
+        # too: so its place is taken by the heaviest point.
+        used = eta.weight > 0
+        z = jnp.where(used[:, None], eta.z, eta.z[jnp.argmax(eta.weight)])
+        return -jnp.sum(eta.weight * jax.vmap(q.log_prob)(z))
+
+
+@dataclass(frozen=True, repr=False)
+class PathElbo(Config):
+    """Descend the exclusive KL(q‖π) by the path derivative of the ELBO ("sticking the landing").
+
+    η is base noise and the kernel forgets its state. The gradient of log q with respect to λ at a
+    fixed point is left out: its expectation is zero, and so is its variance's part at the optimum.
+
+    >>> PathElbo(n=10)
+    PathElbo(n=10)
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_count("n", self.n, 1)
+
+    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Float[Array, "n d"]:
+        """Base noise, unless no draw of q has a finite density: then NaN, which `fit` reports."""
+        found = jnp.isfinite(initial_points(key, target, q, 1).log_p[0])
+        return jnp.where(found, self._noise(key, q), jnp.nan)
+
+    def step(
+        self, key: PRNGKeyArray, target: Target, q: Family, eta: Float[Array, "n d"]
+    ) -> tuple[Float[Array, "n d"], Info]:
+        """Fresh noise."""
+        return self._noise(key, q), Info(jnp.ones((), eta.dtype), jnp.int32(0))
+
+    def objective(self, target: Target, q: Family, eta: Float[Array, "n d"]) -> Float[Array, ""]:
+        """Mean of log q(z; stop(λ)) − log p(z, x) over z = T_λ(ε): an estimate of −ELBO."""
+        fixed = jax.lax.stop_gradient(q)
+
+        def loss(noise: Float[Array, " d"]) -> Float[Array, ""]:
+            z = q.transport(noise)
+            return fixed.log_prob(z) - target.log_prob(z)
+
+        return jnp.mean(jax.vmap(loss)(eta))
+
+    def _noise(self, key: PRNGKeyArray, q: Family) -> Float[Array, "n d"]:
+        return jax.vmap(q.noise)(jax.random.split(key, self.n))
+
+
+def pmcsa(n: int = 10, kernel: Kernel | None = None, rao_blackwell: bool = False) -> ScoreAscent:
+    """Parallel Markov chain score ascent (Algorithm 1): N chains, one transition each.
+
+    N evaluations of p, 2N of q, N draws of q and N score gradients an iteration. With
+    `rao_blackwell` every chain contributes α s(z*) + (1 − α) s(z) instead of the score at the state
+    it happened to reach, which lowers the gradient's variance at no further evaluation of p.
+
+    >>> pmcsa(10)
+    ScoreAscent(Parallel(IMH(), n=10))
+    """
+    return ScoreAscent(Parallel(IMH() if kernel is None else kernel, n, rao_blackwell))
+
+
+def jsa(n: int = 10, kernel: Kernel | None = None) -> ScoreAscent:
+    """Joint stochastic approximation (Algorithm 5): N transitions of one chain.
+
+    N evaluations of p, N + 1 of q, N draws of q and N score gradients an iteration.
+    """
+    return ScoreAscent(Sequential(IMH() if kernel is None else kernel, n))
+
+
+def msc(n: int = 10, defensive: Defensive | None = None) -> ScoreAscent:
+    """Markovian score climbing (Algorithm 4): CIS, then one draw by weight.
+
+    N counts the retained point: N − 1 evaluations of p, N of q, N − 1 draws of q and one score
+    gradient an iteration.
+    """
+    return ScoreAscent(Select(CIS(n, defensive)))
+
+
+def msc_rb(n: int = 10, defensive: Defensive | None = None) -> ScoreAscent:
+    """Rao–Blackwellised Markovian score climbing: all N points of CIS with their weights.
+
+    N counts the retained point: N − 1 evaluations of p, N of q, N − 1 draws of q and N score
+    gradients an iteration.
+    """
+    return ScoreAscent(CIS(n, defensive))
+
+
+def elbo(n: int = 10) -> PathElbo:
+    """Ordinary variational inference, for comparison: the ELBO by N path derivatives.
+
+    No evaluation but N gradients of p, N draws of q and N gradients of log q an iteration.
+    """
+    return PathElbo(n)

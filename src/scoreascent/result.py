@@ -1,0 +1,180 @@
+"""What a fit gives back."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from scoreascent._structs import check_count
+from scoreascent.families import Family
+from scoreascent.loop import State, Trace
+from scoreascent.methods import Method
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+Status = Literal["max_steps", "interrupted", "diverged"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A fitted q and how it came about.
+
+    With `replications`, every array has them in front, `result[i]` is the i-th fit on its own and
+    `len(result)` their number; `status` is then one word for each.
+    """
+
+    q: Family
+    state: State
+    trace: Trace
+    status: Status | tuple[Status, ...]
+    target: Target
+    method: Method
+    replications: int | None = None
+    data_replicated: bool = False
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        if self.replications is None:
+            raise TypeError("this result has no replications")
+        return self.replications
+
+    def __getitem__(self, i: int) -> Result:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"replication {i} of {len(self)}")
+        at = lambda tree: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
+        return replace(
+            self,
+            q=at(self.q),
+            state=at(self.state),
+            trace=at(self.trace),
+            status=self.status[i],  # type: ignore[arg-type]
+            target=at(self.target) if self.data_replicated else self.target,
+            replications=None,
+            data_replicated=False,
+        )
+
+    def sample(self, key: PRNGKeyArray | int, n: int = 1000) -> dict[str, Float[Array, "n ..."]]:
+        """N draws of q as named parameters inside their supports.
+
+        A target stated by `dim` has the one name `"z"`. With replications they stand in front.
+        """
+        n = check_count("n", n, 1)
+        key = as_key(key)
+        if self.replications is not None:
+            keys = jax.random.split(key, self.replications)
+            axes = (0, 0, 0 if self.data_replicated else None, None)
+            return jax.vmap(_named_draws, axes)(keys, self.q, self.target, n)  # type: ignore
+        return _named_draws(key, self.q, self.target, n)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean, standard deviation and 90 % interval of every scalar parameter, from draws of q.
+
+        With replications: the averages of these over the replications.
+        """
+        draws = self.sample(jax.random.key(0), 4000)
+        rows = []
+        for site, values in draws.items():
+            array = np.asarray(values, np.float64)
+            lead = 1 if self.replications is None else 2
+            flat = array.reshape(*array.shape[:lead], -1)
+            stats = [np.mean(flat, lead - 1), np.std(flat, lead - 1, ddof=1)]
+            stats += list(np.quantile(flat, [0.05, 0.95], axis=lead - 1))
+            if self.replications is not None:
+                stats = [np.mean(s, 0) for s in stats]
+            for i, index in enumerate(np.ndindex(array.shape[lead:])):
+                name = site + (f"[{','.join(map(str, index))}]" if index else "")
+                numbers = [float(s[i]) for s in stats]
+                rows.append(dict(zip(("name", "mean", "sd", "q05", "q95"), (name, *numbers))))
+        return rows
+
+    def warnings(self) -> list[str]:
+        """What went wrong, or makes the fit doubtful, in words; empty if nothing was seen."""
+        trace, says = self.trace, []
+        steps = trace.loss.shape[-1]
+        if not steps:
+            return ["no iteration was run"]
+        statuses = {self.status} if isinstance(self.status, str) else set(self.status)
+        if "diverged" in statuses:
+            says.append(
+                "diverged: the last steps would all have made q non-finite; try a smaller step "
+                "size, another start q0, or look at the target's gradient"
+            )
+        if skipped := int(np.sum(trace.skipped)):
+            says.append(
+                f"{skipped} of {trace.skipped.size} updates were skipped because the loss or its "
+                "gradient was not finite"
+            )
+        if invalid := int(np.sum(trace.invalid)):
+            says.append(
+                f"log p was NaN or +∞ at {invalid} proposals; they were treated as impossible"
+            )
+        late = float(np.mean(trace.acceptance[..., -max(1, steps // 10):]))  # fmt: skip
+        if late < 0.01:
+            says.append(
+                f"chains hardly move (acceptance {late:.2%} over the last tenth): q need not be "
+                "the inclusive-KL optimum, and its spreads may be far too small or too large"
+            )
+        return says
+
+    def __str__(self) -> str:
+        return _render(self)
+
+
+def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
+    """A typed key from an integer seed, a typed key, or an old-style uint32 key."""
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return jax.random.key(int(key))
+    if isinstance(key, jax.Array | np.ndarray):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+            return key
+        if key.dtype == np.uint32 and key.shape == (2,):
+            return jax.random.wrap_key_data(jnp.asarray(key))
+    raise ValueError(f"key must be an integer seed or one jax.random.key, got {key!r}")
+
+
+def _named_draws(
+    key: PRNGKeyArray, q: Family, target: Target, n: int
+) -> dict[str, Float[Array, "n ..."]]:
+    return jax.vmap(target.named)(q.sample(key, (n,)))
+
+
+MAX_ROWS = 30
+
+
+def _render(result: Result) -> str:
+    """The table that `print(result)` shows."""
+    steps = int(np.max(np.asarray(result.state.step)))
+    many = "" if result.replications is None else f" × {result.replications} replications"
+    status = result.status if isinstance(result.status, str) else ", ".join(
+        f"{sum(s == w for s in result.status)} {w}" for w in dict.fromkeys(result.status)
+    )  # fmt: skip
+    table = Table(title=f"{result.method!r}", title_justify="left")
+    table.add_column("parameter")
+    for name in ("mean", "sd", "5 %", "95 %"):
+        table.add_column(name, justify="right")
+    rows = result.summary()
+    for row in rows[:MAX_ROWS]:
+        table.add_row(row["name"], *(f"{row[k]:.4g}" for k in ("mean", "sd", "q05", "q95")))
+    if len(rows) > MAX_ROWS:
+        table.add_row(f"… {len(rows) - MAX_ROWS} more", "", "", "", "")
+    out = io.StringIO()
+    console = Console(file=out, width=100, highlight=False)
+    console.print(table)
+    line = f"{status} after {steps} steps{many}"
+    if result.trace.loss.size:
+        tail = max(1, result.trace.loss.shape[-1] // 10)
+        line += f"; last tenth: loss {np.mean(result.trace.loss[..., -tail:]):.4g}"
+        line += f", acceptance {np.mean(result.trace.acceptance[..., -tail:]):.1%}"
+    console.print(line)
+    for warning in result.warnings():
+        console.print(f"! {warning}")
+    return out.getvalue().rstrip()

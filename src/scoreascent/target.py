@@ -1,0 +1,288 @@
+"""The posterior: a log density on ℝᵈ, with its data as leaves and its parameters named."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.constraints import Constraint
+
+from scoreascent._structs import check_count
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+class Param(NamedTuple):
+    """A named parameter: its support (a `numpyro.distributions.constraints` object) and its shape.
+
+    The shape is that of the value a model sees: `(3, 3)` for a 3 × 3 Cholesky factor of a
+    correlation matrix, though it has only three degrees of freedom.
+    """
+
+    support: Constraint = constraints.real
+    shape: tuple[int, ...] = ()
+
+
+class Target:
+    """An unnormalised log density π on ℝᵈ.
+
+    Two ways to state it:
+
+    - `Target(log_density, dim=3)`: `log_density(z)` takes a vector of three numbers.
+    - `Target(log_density, params={"beta": Param(shape=(3,)), "sigma": constraints.positive})`:
+      `log_density(params)` takes a dictionary (or any nesting of dictionaries, lists and tuples)
+      of values inside their supports. The unconstraining transforms and their Jacobians are
+      NumPyro's.
+
+    With `data`, the function is called as `log_density(z, data)`. Data given so are arguments of
+    the compiled loop rather than constants in it: they do not slow the compiler down, and other
+    data of the same shape do not recompile.
+
+    `log_density` must return a real scalar. −∞ is a legal value (the point is outside the
+    support); NaN is never accepted by a kernel, and is counted and reported.
+
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda z: -0.5 * jnp.sum(z**2), dim=3)
+    >>> float(target.log_prob(jnp.ones(3)))
+    -1.5
+    >>> from numpyro.distributions import constraints
+    >>> target = Target(lambda p: -p["scale"], params={"scale": constraints.positive})
+    >>> float(target.log_prob(jnp.zeros(1)))  # log p(1) + log |d scale / d z| = −1 + 0
+    -1.0
+    """
+
+    def __init__(
+        self,
+        log_density: Callable[..., Any],
+        dim: int | None = None,
+        *,
+        params: Any = None,
+        data: Any = None,
+    ) -> None:
+        if not callable(log_density):
+            raise ValueError(f"log_density must be a function, got {log_density!r}")
+        try:
+            hash(log_density)
+        except TypeError:
+            raise ValueError(
+                f"log_density must be hashable so that compiled code can be reused; wrap "
+                f"{log_density!r} in a function"
+            ) from None
+        if (dim is None) == (params is None):
+            raise ValueError("give exactly one of dim (a density on ℝᵈ) and params (named ones)")
+        self.log_density = log_density
+        self.data = _canonical(data, "data")
+        if params is None:
+            dim = check_count("dim", dim, 1)
+            specs, self._tree = [Param(constraints.real, (dim,))], None
+        else:
+            leaves, self._tree = jax.tree.flatten(params, is_leaf=_is_param)
+            names = [
+                _path_name(p) for p, _ in jax.tree_util.tree_leaves_with_path(params, _is_param)
+            ]
+            specs = [_as_param(name, leaf) for name, leaf in zip(names, leaves)]
+            if not specs:
+                raise ValueError("params must name at least one parameter, got an empty container")
+        self.supports: tuple[Constraint, ...] = tuple(s.support for s in specs)
+        self.shapes: tuple[tuple[int, ...], ...] = tuple(s.shape for s in specs)
+        self.site_names: tuple[str, ...] = ("z",) if params is None else tuple(names)
+        self._free_shapes = tuple(
+            _free_shape(name, spec) for name, spec in zip(self.site_names, specs)
+        )
+        self.dim: int = check_count(
+            "dim", sum(math.prod(s) for s in self._free_shapes), 1, " (params have no free entry)"
+        )
+        self._check_output()
+
+    # -- the density ---------------------------------------------------------------------------
+
+    def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """Log density of the unconstrained `z`, Jacobians of the transforms included."""
+        value, log_det = self._constrain(z)
+        args = (value,) if self.data is None else (value, self.data)
+        log_p = self.log_density(*args)
+        return log_p if log_det is None else log_p + log_det
+
+    def constrain(self, z: Float[Array, " d"]) -> Any:
+        """The parameters, in their supports, at the unconstrained `z`.
+
+        For a target stated by `dim` this is `z` itself.
+        """
+        return self._constrain(z)[0]
+
+    def unconstrain(self, params: Any) -> Float[Array, " d"]:
+        """The inverse of `constrain`.
+
+        >>> import jax.numpy as jnp
+        >>> target = Target(lambda p: -p["s"], params={"s": constraints.positive})
+        >>> target.unconstrain({"s": jnp.e})
+        Array([1.], dtype=float32)
+        """
+        if self._tree is None:
+            return jnp.asarray(params)
+        leaves = self._tree.flatten_up_to(params)
+        parts = []
+        for name, support, shape, leaf in zip(self.site_names, self.supports, self.shapes, leaves):
+            leaf = jnp.asarray(leaf)
+            if leaf.shape != shape:
+                raise ValueError(f"params[{name!r}] must have shape {shape}, got {leaf.shape}")
+            parts.append(jnp.ravel(biject_to(support).inv(leaf)))
+        return jnp.concatenate(parts)
+
+    def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
+        """The constrained parameters at `z` as a flat dictionary; `{"z": z}` without names."""
+        if self._tree is None:
+            return {"z": z}
+        return dict(zip(self.site_names, self._tree.flatten_up_to(self.constrain(z))))
+
+    def _constrain(self, z: Float[Array, " d"]) -> tuple[Any, Float[Array, ""] | None]:
+        if self._tree is None:
+            return z, None
+        values, log_det, start = [], jnp.zeros((), z.dtype), 0
+        for support, shape in zip(self.supports, self._free_shapes):
+            stop = start + math.prod(shape)
+            free = z[start:stop].reshape(shape)
+            transform = biject_to(support)
+            value = transform(free)
+            log_det = log_det + jnp.sum(transform.log_abs_det_jacobian(free, value))
+            values.append(value)
+            start = stop
+        return self._tree.unflatten(values), log_det
+
+    # -- checks and plumbing -------------------------------------------------------------------
+
+    def _check_output(self) -> None:
+        z = jax.ShapeDtypeStruct((self.dim,), jnp.zeros(()).dtype)
+        out = jax.eval_shape(self.log_prob, z)
+        if not hasattr(out, "shape") or out.shape != ():
+            shape = getattr(out, "shape", type(out).__name__)
+            raise ValueError(
+                f"log_density must return a scalar, got shape {shape}; sum over the observations"
+            )
+        if not jnp.issubdtype(out.dtype, jnp.floating):
+            raise ValueError(f"log_density must return a real float, got dtype {out.dtype}")
+
+    def _static(self) -> tuple[Any, ...]:
+        return (self.log_density, self.shapes, self.site_names, self._free_shapes, self._tree,
+                self.dim)  # fmt: skip
+
+    def __repr__(self) -> str:
+        name = getattr(self.log_density, "__qualname__", repr(self.log_density))
+        what = f"dim={self.dim}" if self._tree is None else f"params={list(self.site_names)}"
+        data = "" if self.data is None else ", data=…"
+        return f"Target({name}, {what}{data})"
+
+
+def _flatten(target: Target) -> tuple[Any, Any]:
+    return (target.data, target.supports), target._static()
+
+
+def _unflatten(static: Any, children: Any) -> Target:
+    target = object.__new__(Target)
+    target.data, target.supports = children
+    (target.log_density, target.shapes, target.site_names, target._free_shapes, target._tree,
+     target.dim) = static  # fmt: skip
+    return target
+
+
+jax.tree_util.register_pytree_with_keys(
+    Target,
+    lambda t: (
+        ((jax.tree_util.GetAttrKey("data"), t.data),
+         (jax.tree_util.GetAttrKey("supports"), t.supports)),
+        t._static(),
+    ),
+    _unflatten,
+    _flatten,
+)  # fmt: skip
+
+
+def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
+    """Targets that differ only in their data, stacked along a new leading axis of every leaf."""
+    if not targets or not all(isinstance(t, Target) for t in targets):
+        raise ValueError("targets must be a non-empty list of Target objects")
+    if any(t._static() != targets[0]._static() for t in targets):
+        raise ValueError(
+            "targets must share one log_density and one set of params; put what differs in data="
+        )
+    shapes = [[jnp.shape(x) for x in jax.tree.leaves(t)] for t in targets]
+    if any(s != shapes[0] for s in shapes):
+        raise ValueError("targets must have data of one shape; pad them, or fit them one by one")
+    return jax.tree.map(lambda *xs: jnp.stack([jnp.asarray(x) for x in xs]), *targets)
+
+
+def canonical_dtype(x: Any) -> np.dtype[Any]:
+    """The dtype that jax will give `x` under the current x64 setting."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
+
+
+def _canonical(data: Any, what: str) -> Any:
+    """Arrays for jax; float64 that jax would narrow in silence is narrowed aloud."""
+    narrowed = 0
+
+    def convert(x: Any) -> Any:
+        nonlocal narrowed
+        if isinstance(x, jax.core.Tracer):
+            return x
+        host = np.asarray(x)
+        if not (np.issubdtype(host.dtype, np.number) or host.dtype == bool):
+            raise ValueError(f"{what} must hold numeric arrays, got dtype {host.dtype}")
+        dtype = canonical_dtype(host)
+        if dtype != host.dtype and isinstance(x, np.ndarray | jax.Array):
+            narrowed += 1
+            with np.errstate(over="ignore"):
+                lost = np.isfinite(host) & ~np.isfinite(host.astype(dtype))
+            if np.any(lost) or (dtype.kind in "iu" and np.any(host != host.astype(dtype))):
+                raise ValueError(
+                    f"{what} holds {host.dtype} values that do not fit {dtype}; "
+                    'call jax.config.update("jax_enable_x64", True) first, or rescale them'
+                )
+        return jnp.asarray(host, dtype)
+
+    converted = jax.tree.map(convert, data)
+    if narrowed:
+        warnings.warn(
+            f"{what}: {narrowed} 64-bit array(s) are stored with 32 bits because x64 is off; "
+            'call jax.config.update("jax_enable_x64", True) first to keep them, '
+            "or pass float32 arrays to say that this is meant",
+            UserWarning,
+            stacklevel=4,
+        )
+    return converted
+
+
+def _is_param(x: Any) -> bool:
+    return isinstance(x, Param | Constraint)
+
+
+def _as_param(name: str, leaf: Any) -> Param:
+    param = leaf if isinstance(leaf, Param) else Param(leaf)
+    if not isinstance(param.support, Constraint):
+        raise ValueError(f"params[{name!r}] must be a Param or a numpyro constraint, got {leaf!r}")
+    if param.support.is_discrete:
+        raise ValueError(f"params[{name!r}] has a discrete support; marginalise it out first")
+    shape = tuple(check_count(f"params[{name!r}].shape", s, 0) for s in np.atleast_1d(param.shape))
+    return Param(param.support, shape)
+
+
+def _free_shape(name: str, spec: Param) -> tuple[int, ...]:
+    if len(spec.shape) < spec.support.event_dim:
+        raise ValueError(
+            f"params[{name!r}]: support {spec.support} needs a shape of at least "
+            f"{spec.support.event_dim} axes, got {spec.shape}"
+        )
+    try:
+        return tuple(biject_to(spec.support).inverse_shape(spec.shape))
+    except NotImplementedError:
+        raise ValueError(f"params[{name!r}]: numpyro has no transform to {spec.support}") from None
+
+
+def _path_name(path: Any) -> str:
+    return ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)

@@ -1,0 +1,76 @@
+"""What turns moved points into a new q. Today: gradient steps by any optax optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import optax
+
+from scoreascent.families import Family
+from scoreascent.methods import Method
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+class Update(Protocol):
+    """A rule that moves q, given where the points are. It must hash: `jit` compiles for it."""
+
+    def init(self, q: Family) -> Any:
+        """What the rule remembers between steps."""
+
+    def step(
+        self, method: Method, target: Target, q: Family, eta: Any, memory: Any
+    ) -> tuple[Family, Any, Float[Array, ""], Float[Array, ""]]:
+        """The new q, the new memory, the loss, and the norm of the loss's gradient."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Differentiate the method's objective in q and let an optax optimiser step."""
+
+    optimizer: optax.GradientTransformation
+
+    def __repr__(self) -> str:
+        name = getattr(self.optimizer.update, "__qualname__", "?").split(".")[0]
+        return f"gradient(optax {name})"
+
+    def init(self, q: Family) -> Any:
+        """The optimiser's own state."""
+        return self.optimizer.init(q)  # type: ignore[arg-type]
+
+    def step(
+        self, method: Method, target: Target, q: Family, eta: Any, memory: Any
+    ) -> tuple[Family, Any, Float[Array, ""], Float[Array, ""]]:
+        """One step of the optimiser along g = ∇_λ f(λ, η)."""
+
+        def objective(q: Family) -> Float[Array, ""]:
+            return method.objective(target, q, eta)
+
+        loss, g = jax.value_and_grad(objective)(q)
+        # Optimisers that look at the loss (line searches, plateau rules) find it here; the others
+        # ignore it.
+        optimizer = optax.with_extra_args_support(self.optimizer)
+        updates, memory = optimizer.update(g, memory, q, value=loss, grad=g, value_fn=objective)
+        return optax.apply_updates(q, updates), memory, loss, optax.global_norm(g)  # type: ignore
+
+
+def gradient(optimizer: optax.GradientTransformation) -> Gradient:
+    """Gradient steps by an optax optimiser, the default update.
+
+    >>> gradient(optax.sgd(0.1))
+    gradient(optax ...)
+    """
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(
+            "optimizer must be an optax optimiser such as optax.adam(1e-2), "
+            f"got {optimizer!r} of type {type(optimizer).__name__}"
+        )
+    return Gradient(optimizer)
+
+
+# One object, so that every fit that takes the default shares one compiled loop.
+DEFAULT = gradient(optax.adam(1e-2))
