@@ -299,8 +299,8 @@ def _check_start(state: State, target: Target, replicate: Replicate) -> None:
 def _check_state(state: Any, first: Any, steps: int) -> None:
     """Refuse a state of another run, or one that is already past the end."""
     shapes = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]  # noqa: E731
-    same = bool(jax.tree.structure(state) == jax.tree.structure(first))
-    if not same or shapes(state) != shapes(first):
+    structures: list[Any] = [jax.tree.structure(state), jax.tree.structure(first)]
+    if structures[0] != structures[1] or shapes(state) != shapes(first):
         raise ValueError(
             "state does not fit this run: it must come from a fit with the same target, method, "
             "family, optimizer, average and replications"

@@ -1,0 +1,103 @@
+"""Every target, family, kernel and method, once. A new one is a row here, and all tests run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jax.scipy.stats import norm
+
+import scoreascent as sa
+
+
+@dataclass(frozen=True)
+class KnownTarget:
+    """A normalised target with exact draws, so that tests can start in stationarity."""
+
+    log_density: Callable[[Any], Any]
+    dim: int
+    sample: Callable[[Any], Any]  # key -> z, exactly from π
+
+    @property
+    def target(self) -> sa.Target:
+        return sa.Target(self.log_density, dim=self.dim)
+
+
+def _gaussian(dim: int) -> KnownTarget:
+    """Correlated: unit-variance factor plus independent noise."""
+    mean = jnp.linspace(-0.5, 0.5, dim) if dim > 1 else jnp.array([0.5])
+    cov = 0.5 * jnp.eye(dim) + 0.3
+    chol, precision = jnp.linalg.cholesky(cov), jnp.linalg.inv(cov)
+    log_norm = -0.5 * jnp.linalg.slogdet(2 * jnp.pi * cov)[1]
+
+    def log_density(z: Any) -> Any:
+        return log_norm - 0.5 * (z - mean) @ precision @ (z - mean)
+
+    return KnownTarget(log_density, dim, lambda k: mean + chol @ jax.random.normal(k, (dim,)))
+
+
+def _skewed(dim: int) -> KnownTarget:
+    """Independent logarithms of Gamma(2) variables: a long left tail."""
+
+    def log_density(z: Any) -> Any:
+        return jnp.sum(2 * z - jnp.exp(z))  # Γ(2) = 1
+
+    return KnownTarget(log_density, dim, lambda k: jnp.log(jax.random.gamma(k, 2.0, (dim,))))
+
+
+def _bimodal(dim: int) -> KnownTarget:
+    """Two Gaussians of unequal weight, far enough apart for a valley in between."""
+    shift, weights = 1.2 * jnp.ones(dim) / jnp.sqrt(dim), jnp.array([0.3, 0.7])
+    centres = jnp.stack([-1.5 * shift, shift])
+    scale = 0.6
+
+    def log_density(z: Any) -> Any:
+        parts = jnp.sum(norm.logpdf(z, centres, scale), -1)
+        return logsumexp(parts, b=weights)
+
+    def sample(key: Any) -> Any:
+        which, noise = jax.random.split(key)
+        centre = centres[jax.random.bernoulli(which, weights[1]).astype(int)]
+        return centre + scale * jax.random.normal(noise, (dim,))
+
+    return KnownTarget(log_density, dim, sample)
+
+
+TARGETS = {
+    f"{name}-{dim}d": make(dim)
+    for name, make in {"gaussian": _gaussian, "skewed": _skewed, "bimodal": _bimodal}.items()
+    for dim in (1, 5)
+}
+
+# families: a member that is not the standard one, for a given dimension
+FAMILIES: dict[str, Callable[[int], Any]] = {
+    "mean-field": lambda dim: sa.MeanField.from_moments(
+        jnp.linspace(-0.2, 0.3, dim), jnp.linspace(1.3, 0.9, dim)
+    ),
+}
+
+# what moves the particles; a kernel stands here inside each combinator it can be used in
+MOVES: dict[str, Any] = {
+    "imh": sa.Parallel(sa.IMH(), 1),
+    "imh-defensive-student": sa.Parallel(sa.IMH(sa.Defensive(alpha=0.7)), 1),
+    "imh-defensive-cauchy": sa.Parallel(sa.IMH(sa.Defensive(alpha=0.7, tail="cauchy")), 1),
+    "parallel-imh": sa.Parallel(sa.IMH(), 4),
+    "parallel-imh-rb": sa.Parallel(sa.IMH(), 4, rao_blackwell=True),
+    "sequential-imh": sa.Sequential(sa.IMH(), 4),
+    "cis": sa.CIS(4),
+    "cis-defensive": sa.CIS(4, sa.Defensive(alpha=0.7)),
+    "select-cis": sa.Select(sa.CIS(4)),
+}
+
+METHODS: dict[str, Any] = {
+    "pmcsa": sa.pmcsa(4),
+    "pmcsa-rb": sa.pmcsa(4, rao_blackwell=True),
+    "jsa": sa.jsa(4),
+    "msc": sa.msc(4),
+    "msc-rb": sa.msc_rb(4),
+    "elbo": sa.elbo(4),
+}
