@@ -17,6 +17,7 @@ import optax
 
 from scoreascent import checkpoint as files
 from scoreascent import update as updates
+from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family, MeanField
 from scoreascent.loop import (
@@ -31,7 +32,7 @@ from scoreascent.loop import (
 from scoreascent.methods import Method, pmcsa
 from scoreascent.progress import Bar, catch_interrupt
 from scoreascent.provenance import describe, versions
-from scoreascent.result import Result, Status, as_key
+from scoreascent.result import Result, Status
 from scoreascent.target import Target, stack
 from scoreascent.update import Update
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from scoreascent._random import materialise
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Defensive, Family
 from scoreascent.kernels import (
@@ -64,9 +65,8 @@ class ScoreAscent(Config):
     def objective(self, target: Target, q: Family, eta: Particles) -> Float[Array, ""]:
         """−Σ w_n log q(z⁽ⁿ⁾; λ), an estimate of KL(π‖q) up to a constant."""
         # A point of weight zero may lie where log q overflows, and 0 · ∞ is NaN, in the gradient
-        # too: so its place is taken by the heaviest point.
-        used = eta.weight > 0
-        z = jnp.where(used[:, None], eta.z, eta.z[jnp.argmax(eta.weight)])
+        # too: so its place is taken by a point where it does not.
+        z = jnp.where(eta.weight[:, None] > 0, eta.z, jax.lax.stop_gradient(q.mean))
         return -jnp.sum(eta.weight * jax.vmap(q.log_prob)(z))
 
 
@@ -108,7 +108,7 @@ class PathElbo(Config):
         return jnp.mean(jax.vmap(loss)(eta))
 
     def _noise(self, key: PRNGKeyArray, q: Family) -> Float[Array, "n d"]:
-        return jax.vmap(q.noise)(jax.random.split(key, self.n))
+        return materialise(jax.vmap(q.noise)(jax.random.split(key, self.n)))
 
 
 def pmcsa(n: int = 10, kernel: Kernel | None = None, rao_blackwell: bool = False) -> ScoreAscent:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family
 from scoreascent.loop import State, Trace
@@ -127,18 +127,6 @@ class Result:
 
     def __str__(self) -> str:
         return _render(self)
-
-
-def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
-    """A typed key from an integer seed, a typed key, or an old-style uint32 key."""
-    if isinstance(key, int | np.integer) and not isinstance(key, bool):
-        return jax.random.key(int(key))
-    if isinstance(key, jax.Array | np.ndarray):
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
-            return key
-        if key.dtype == np.uint32 and key.shape == (2,):
-            return jax.random.wrap_key_data(jnp.asarray(key))
-    raise ValueError(f"key must be an integer seed or one jax.random.key, got {key!r}")
 
 
 def _named_draws(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
+from scoreascent._random import materialise
 from scoreascent.families import Defensive, Family
 from scoreascent.target import Target
 
@@ -100,7 +101,7 @@ def evaluate(target: Target, z: Float[Array, " d"]) -> tuple[Point, Int[Array, "
 
 def draw(key: PRNGKeyArray, q: Family, defensive: Defensive | None) -> Float[Array, " d"]:
     """A draw of the proposal distribution, q or its defensive mixture."""
-    return q.sample(key) if defensive is None else defensive.sample(key, q)
+    return materialise(q.sample(key) if defensive is None else defensive.sample(key, q))
 
 
 def log_weight(q: Family, point: Point, defensive: Defensive | None) -> Float[Array, ""]:
