@@ -87,7 +87,7 @@ def ours(data: Any, method: Any) -> Callable[[int], None]:
     return lambda n: jax.block_until_ready(run_chunk(*setup, state, jnp.int32(n)))
 
 
-def ours_fit(data: Any, progress: bool) -> Callable[[int], None]:
+def ours_fit(data: Any, progress: bool) -> Callable[[int], Any]:
     """The whole of `fit`, with its chunks, trace and progress bar."""
     target = sa.Target(bnn, dim=DIM, data=data)
     method = sa.pmcsa(N)
@@ -127,7 +127,7 @@ def blackjax_vi(data: Any) -> Callable[[int], None]:
     return lambda n: jax.block_until_ready(run(state, n))
 
 
-def measure(runs: dict[str, Callable[[int], None]], n: int, rounds: int) -> dict[str, float]:
+def measure(runs: dict[str, Callable[[int], Any]], n: int, rounds: int) -> dict[str, float]:
     """Median seconds per iteration of each, the contenders taking turns."""
     for run in runs.values():
         run(2)
@@ -183,7 +183,9 @@ def report(times: dict[str, float], whole: dict[str, float], as_json: bool) -> N
     console = Console()
     console.print(table)
     off, on = whole["fit, progress off"], whole["fit, progress on"]
-    console.print(f"fit as a whole: {1e6 * off:.0f} µs an iteration; progress bar {on / off - 1:+.1%}")
+    console.print(
+        f"fit as a whole: {1e6 * off:.0f} µs an iteration; progress bar {on / off - 1:+.1%}"
+    )
 
 
 if __name__ == "__main__":

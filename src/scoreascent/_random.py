@@ -30,19 +30,18 @@ def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
 
     Threefry keys, jax's default, are given the generator of this module; others stay as they are.
     """
+    given: Any = key
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
-        key = jax.random.key(int(key))
+        given = jax.random.key(int(key))
     elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape == (2,):
-        key = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
-    if not (
-        isinstance(key, jax.Array)
-        and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        and key.shape == ()
-    ):
+        given = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
+    if not isinstance(given, jax.Array) or not jnp.issubdtype(given.dtype, jax.dtypes.prng_key):
         raise ValueError(f"key must be an integer seed or one jax.random.key, got {key!r}")
-    if str(jax.random.key_impl(key)) == "threefry2x32":
-        key = jax.random.wrap_key_data(jax.random.key_data(key), impl=FUSED)
-    return key
+    if given.shape != ():
+        raise ValueError(f"key must be one key, got an array of keys of shape {given.shape}")
+    if str(jax.random.key_impl(given)) == "threefry2x32":
+        given = jax.random.wrap_key_data(jax.random.key_data(given), impl=FUSED)
+    return given
 
 
 def materialise(x: T) -> T:

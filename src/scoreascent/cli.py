@@ -1,4 +1,4 @@
-"""The command line: `scoreascent demo`, `scoreascent doctor`."""
+"""The command line: `scoreascent demo | reproduce | doctor`."""
 
 from __future__ import annotations
 
@@ -42,3 +42,24 @@ def doctor() -> None:
     for name, value in versions().items():
         table.add_row(name, value)
     console.print(table)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help="figure1 or figure2")],
+    out: Annotated[Path | None, typer.Option(help="run folder; runs/<what> if not given")] = None,
+    quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
+) -> None:
+    """Reproduce a figure of the paper: compute its table, resuming what is there, and draw it."""
+    try:
+        from scoreascent.experiments import reproduce as module
+    except ModuleNotFoundError as error:
+        message = f"experiments need {error.name}: pip install 'scoreascent[experiments]'"
+        typer.echo(message, err=True)
+        raise typer.Exit(1) from None
+    folder = out or Path("runs") / (f"{what}-quick" if quick else what)
+    try:
+        module.run(what, folder, quick, console)
+    except (ValueError, ModuleNotFoundError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None

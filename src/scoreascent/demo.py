@@ -67,7 +67,7 @@ def log_density(p: dict[str, Any], data: tuple[Any, Any]) -> Any:
 
 
 def diabetes() -> tuple[Target, list[str]]:
-    """The posterior of the diabetes data's ten (collinear) predictors, and its parameters' names."""
+    """The posterior on the diabetes data, ten collinear predictors, and its parameters' names."""
     raw = load_diabetes()
     X = (raw.data - raw.data.mean(0)) / raw.data.std(0)
     y = (raw.target - raw.target.mean()) / raw.target.std()

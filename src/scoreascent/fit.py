@@ -99,11 +99,11 @@ def fit(
     True
     """
     method = pmcsa() if method is None else _check_method(method)
-    update = _as_update(optimizer)
+    update = resolve_update(optimizer)
     steps = check_count("steps", steps, 0)
     target, replicate, count = _as_replicated(target, replications)
     run_key = as_key(key)
-    q = _first_q(q0, target, run_key, count)
+    q = first_q(q0, target, run_key, count)
     start = _average_start(average, steps)
     if state is not None and checkpoint is not None:
         raise ValueError("give state or checkpoint, not both")
@@ -119,7 +119,7 @@ def fit(
         state, trace = files.load(path, (first, trace), run)
     elif state is None:
         state = begin(q, keys, jnp.int32(start or 0))
-        _check_start(state, target, replicate)
+        check_start(state, target, replicate)
     _check_state(state, first, steps)
 
     saver = _Saver(path, checkpoint_every, run)
@@ -226,7 +226,8 @@ def _check_method(method: Any) -> Method:
     return method  # type: ignore[no-any-return]
 
 
-def _as_update(optimizer: Any) -> Update:
+def resolve_update(optimizer: Any) -> Update:
+    """The update that `optimizer` stands for: an optax optimiser, an update, or the default."""
     if optimizer is None:
         return updates.DEFAULT
     if hasattr(optimizer, "step") and hasattr(optimizer, "init"):
@@ -246,7 +247,7 @@ def _as_replicated(target: Any, replications: Any) -> tuple[Target, Replicate, i
     return stack(target), "data", len(target)
 
 
-def _first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Family:
+def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Family:
     """q0, one for each replication if there are any."""
     if q0 is None:
         q0 = MeanField.standard(target.dim)
@@ -281,7 +282,7 @@ def _check_path(checkpoint: Any) -> Path:
     return path
 
 
-def _check_start(state: State, target: Target, replicate: Replicate) -> None:
+def check_start(state: State, target: Target, replicate: Replicate) -> None:
     """Refuse to run from points where the density is zero or undefined."""
     if all(np.all(np.isfinite(np.asarray(x))) for x in jax.tree.leaves(state.eta)):
         return

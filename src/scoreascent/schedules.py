@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -43,5 +44,7 @@ def doan_nesterov(smoothness: float) -> optax.GradientTransformation:
 
 
 def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, jax.core.Tracer):
+        return  # a step size that an outer optimiser adapts or sweeps
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value!r}")

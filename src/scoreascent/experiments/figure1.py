@@ -1,0 +1,93 @@
+"""Figure 1: variance of the gradient along a run, for every method and budget N."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+import scoreascent as sa
+from scoreascent.diagnostics import gradient_variance
+from scoreascent.experiments.store import RunFolder
+from scoreascent.models.gaussian import Gaussian, wishart_gaussian
+
+METHODS: dict[str, Callable[[int], Any]] = {
+    "msc": sa.msc,
+    "msc_rb": sa.msc_rb,
+    "jsa": sa.jsa,
+    "pmcsa": sa.pmcsa,
+    "pmcsa_rb": lambda n: sa.pmcsa(n, rao_blackwell=True),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The paper's settings; `pmcsa_rb` is ours."""
+
+    dim: int = 50
+    nu: int = 500
+    budgets: tuple[int, ...] = (8, 16, 32, 64, 128)
+    methods: tuple[str, ...] = tuple(METHODS)
+    steps: int = 10_000
+    every: int = 100
+    copies: int = 512
+    replications: int = 8
+    seed: int = 0
+
+
+QUICK = Settings(
+    dim=5, nu=5, budgets=(4, 16), methods=("msc", "pmcsa"), steps=2000, copies=128, replications=4,
+)  # fmt: skip
+
+
+def first_q(key: Any, dim: int) -> sa.MeanField:
+    """λ₀ of the paper's simulations: m ~ N(0, I), σ = softplus(1) = 1.313."""
+    return sa.MeanField(jax.random.normal(key, (dim,)), jnp.ones(dim))
+
+
+def run(folder: Path, settings: Settings, progress: bool = True) -> RunFolder:
+    """Compute the cells that are not there yet."""
+    store = RunFolder(folder, "figure1", asdict(settings))
+    problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
+    for method in settings.methods:
+        for n in settings.budgets:
+            store.compute(f"{method}-{n}", partial(cell, problem, method, n, settings, progress))
+    return store
+
+
+def cell(
+    problem: Gaussian, method: str, n: int, settings: Settings, progress: bool
+) -> pd.DataFrame:
+    """One method and budget: a row for every replication and measurement."""
+    seen = gradient_variance(
+        problem.target,
+        METHODS[method](n),
+        q0=lambda key: first_q(key, settings.dim),
+        steps=settings.steps,
+        every=settings.every,
+        copies=settings.copies,
+        replications=settings.replications,
+        key=settings.seed,
+        progress=progress,
+    )
+    over_run = lambda f: np.asarray(jax.vmap(jax.vmap(f))(seen.q))  # noqa: E731
+    replication, step = np.meshgrid(np.arange(settings.replications), seen.step, indexing="ij")
+    return pd.DataFrame(
+        {
+            "method": method,
+            "n": n,
+            "replication": replication.ravel(),
+            "step": step.ravel(),
+            "variance": seen.variance.ravel(),
+            "closed_form": over_run(problem.score_variance).ravel() / n,
+            "kl": over_run(problem.kl).ravel(),
+            "kl_floor": problem.kl_floor,
+        }
+    )

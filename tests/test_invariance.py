@@ -1,0 +1,225 @@
+"""Every move leaves π invariant, on every target; broken moves do not, and the same check says so.
+
+Replicas start in exact stationarity, so a functional of η has the same expectation before and after
+any number of steps. The check is a z-test that the difference of the two, replica by replica, has
+mean zero, while λ moves from step to step.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scoreascent as sa
+from scoreascent.kernels.base import Proposal, metropolis_probability
+from tests.registry import FAMILIES, MOVES, TARGETS
+from tests.stats import Z_MAX, Z_MUTANT, places, quick_jit, stationary, z_score
+
+REPLICAS = 20_000
+MOST_PLACES = max(map(places, MOVES.values()))
+
+
+def functionals(z: Any) -> Any:
+    """What is compared: two moments, two bounded functions, and the moment of neighbours."""
+    return jnp.concatenate([z, z**2, jnp.tanh(2 * z), z > 0.3, z[:-1] * z[1:]])
+
+
+def expectations(moves: Any, eta: Any) -> Any:
+    """The weighted means of the functionals; for many chains also their dependence on each other.
+
+    Π is a product, so Π-invariance asks more of `Parallel` than the right marginals.
+    """
+    values = jax.vmap(functionals)(eta.z)
+    means = eta.weight @ values
+    if not (isinstance(moves, sa.Parallel) and moves.n > 1):
+        return means
+    tanh = jnp.tanh(2 * eta.z[:, 0])
+    chains = jnp.sum((moves.n * eta.weight * tanh).reshape(-1, moves.n), 0)  # one number a chain
+    return jnp.append(means, chains[0] * chains[1])
+
+
+@functools.cache
+def qs_of(family: str, dim: int) -> Any:
+    """λ before each of two steps, stacked."""
+    q = FAMILIES[family](dim)
+    return jax.tree.map(lambda x: jnp.stack([x, x - 0.4]), q)
+
+
+@functools.cache
+def exact_draws(name: str) -> Any:
+    """Independent draws of π for every replica, as many as the largest η needs."""
+    known = TARGETS[name]
+    draw = jax.vmap(jax.vmap(known.sample))
+    shape = (REPLICAS, MOST_PLACES)
+    return np.asarray(quick_jit(lambda key: draw(jax.random.split(key, shape)))(jax.random.key(1)))
+
+
+@functools.cache
+def switchable(dim: int) -> dict[str, sa.Target]:
+    """The targets of one dimension as one function of two arguments, so that it compiles once."""
+    names = [name for name, known in TARGETS.items() if known.dim == dim]
+    densities = [TARGETS[name].log_density for name in names]
+
+    def log_density(z: Any, which: Any) -> Any:
+        return jax.lax.switch(which, densities, z)
+
+    return {name: sa.Target(log_density, dim, data=jnp.int32(i)) for i, name in enumerate(names)}
+
+
+@functools.partial(quick_jit, static_argnames="moves")
+def changes(moves: Any, target: sa.Target, qs: Any, key: Any, z: Any) -> Any:
+    """The change of every functional after one and after two steps, and the weights."""
+
+    def replica(key: Any, z: Any) -> Any:
+        start = stationary(moves, z, jax.vmap(target.log_prob)(z))
+        before = expectations(moves, start)
+
+        def step(eta: Any, inputs: Any) -> Any:
+            key, q = inputs
+            eta, _ = moves.step(key, target, q, eta)
+            return eta, (expectations(moves, eta) - before, eta.weight)
+
+        return jax.lax.scan(step, start, (jax.random.split(key), qs))[1]
+
+    return jax.vmap(replica)(jax.random.split(key, REPLICAS), z)
+
+
+@dataclass
+class Verdict:
+    z: float  # largest |z| of all functionals
+    moved: float  # share of the replicas whose expectations moved at all
+    weights_ok: bool  # nonnegative and of sum one
+
+
+def check(moves: Any, name: str, family: str = "mean-field") -> Verdict:
+    """Two steps of `moves` from stationarity, λ moving between them."""
+    z = exact_draws(name)[:, : places(moves)]
+    dim = z.shape[-1]
+    target = switchable(dim)[name]
+    change, weight = changes(moves, target, qs_of(family, dim), jax.random.key(0), z)
+    change, weight = np.asarray(change, np.float64), np.asarray(weight, np.float64)
+    return Verdict(
+        z_score(change, 0.0),
+        float(np.mean(np.any(np.abs(change[:, -1]) > 1e-3, -1))),
+        bool(np.all(weight >= 0) and np.allclose(weight.sum(-1), 1, atol=1e-5)),
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("moves", MOVES)
+def test_moves_leave_the_target_invariant(moves, target, family):
+    verdict = check(MOVES[moves], target, family)
+    assert verdict.z < Z_MAX
+    assert verdict.weights_ok
+    assert verdict.moved > 0.1  # staying put for ever would be invariant too
+
+
+# -- the oracle: exact draws, by Stein's identities E ∇log π = 0 and E[z ∇log π] = −1 ------------
+
+
+def stein(name: str, shift: float) -> float:
+    z = exact_draws(name)[:, 0] + np.float32(shift)
+    score = np.asarray(quick_jit(jax.vmap(jax.grad(TARGETS[name].log_density)))(z))
+    return z_score(np.concatenate([score, z * score + 1], -1), 0.0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_registry_samples_its_targets_exactly(target):
+    assert stein(target, 0.0) < Z_MAX
+    assert stein(target, 0.2) > Z_MUTANT
+
+
+# -- mutants ------------------------------------------------------------------------------------
+
+
+class DropsProposalDensity(sa.IMH):
+    def log_weight(self, q, point):
+        return point.log_p
+
+
+class StaleDensity(sa.IMH):
+    """In the second step, weighs the retained point with the λ of the first."""
+
+    def propose(self, key, target, q, point):
+        proposed, log_w, invalid = self.candidate(key, target, q)
+        ratio = log_w - self.log_weight(FAMILIES["mean-field"](q.dim), point)
+        return Proposal(proposed, metropolis_probability(ratio), invalid)
+
+
+class AlwaysAccepts(sa.IMH):
+    def propose(self, key, target, q, point):
+        proposal = super().propose(key, target, q, point)
+        return proposal._replace(acceptance=jnp.ones_like(proposal.acceptance))
+
+
+class ForgetsTheMixture(sa.IMH):
+    """Draws from q_def and weighs by q."""
+
+    def log_weight(self, q, point):
+        return point.log_p - q.log_prob(point.z)
+
+
+class UniformWeights(sa.CIS):
+    def step(self, key, target, q, eta):
+        eta, info = super().step(key, target, q, eta)
+        return eta._replace(weight=jnp.full_like(eta.weight, 1 / self.n)), info
+
+
+class UnnormalisedWeights(sa.CIS):
+    def step(self, key, target, q, eta):
+        eta, info = super().step(key, target, q, eta)
+        return eta._replace(weight=eta.weight / jnp.max(eta.weight)), info
+
+
+class NoRetainedPoint(sa.CIS):
+    def step(self, key, target, q, eta):
+        eta, info = super().step(key, target, q, eta)
+        weight = eta.weight.at[0].set(0)
+        return eta._replace(weight=weight / jnp.sum(weight)), info
+
+
+class SharedRandomness(sa.Parallel):
+    """All chains draw the same numbers: every marginal is right, their joint law is not."""
+
+    def step(self, key, target, q, eta):
+        points, info = jax.vmap(lambda p: self.kernel.step(key, target, q, p))(
+            sa.Point(eta.z, eta.log_p)
+        )
+        return sa.Particles(*points, eta.weight), jax.tree.map(jnp.mean, info)
+
+
+class AcceptsTwice(sa.Parallel):
+    """Rao–Blackwell weights that are the right ones squared: α² in place of α."""
+
+    def step(self, key, target, q, eta):
+        eta, info = super().step(key, target, q, eta)
+        alpha = (self.n * eta.weight[: self.n]) ** 2
+        return eta._replace(weight=jnp.concatenate([alpha, 1 - alpha]) / self.n), info
+
+
+MUTANTS = {
+    "proposal density dropped": sa.Parallel(DropsProposalDensity(), 1),
+    "density of the retained point is stale": sa.Parallel(StaleDensity(), 1),
+    "always accepts": sa.Parallel(AlwaysAccepts(), 1),
+    "mixture not in the weights": sa.Parallel(ForgetsTheMixture(sa.Defensive(alpha=0.5)), 1),
+    "sequential, proposal density dropped": sa.Sequential(DropsProposalDensity(), 4),
+    "uniform weights": UniformWeights(4),
+    "weights not normalised": UnnormalisedWeights(4),
+    "no retained point": NoRetainedPoint(4),
+    "chosen among fresh points only": sa.Select(NoRetainedPoint(4)),
+    "chains share their random numbers": SharedRandomness(sa.IMH(), 4),
+    "wrong Rao–Blackwell weights": AcceptsTwice(sa.IMH(), 4, rao_blackwell=True),
+}
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name.endswith("-1d")])
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_broken_moves_are_rejected(mutant, target):
+    assert check(MUTANTS[mutant], target).z > Z_MUTANT
