@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from scoreascent.families import Family
@@ -55,7 +56,12 @@ class Gradient:
         # ignore it.
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, memory = optimizer.update(g, memory, q, value=loss, grad=g, value_fn=objective)
-        return optax.apply_updates(q, updates), memory, loss, optax.global_norm(g)  # type: ignore
+        return optax.apply_updates(q, updates), memory, loss, norm(g)  # type: ignore
+
+
+def norm(tree: Any) -> Float[Array, ""]:
+    """The Euclidean norm of all of a pytree's numbers."""
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
 
 
 def gradient(optimizer: optax.GradientTransformation) -> Gradient:

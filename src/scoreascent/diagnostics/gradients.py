@@ -15,7 +15,7 @@ from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family, MeanField
 from scoreascent.fit import check_start, first_q, resolve_update
-from scoreascent.loop import Replicate, State, advance, first_state
+from scoreascent.loop import CHUNK_ROWS, Replicate, State, first_state, run_chunk
 from scoreascent.methods import Method
 from scoreascent.progress import Bar
 from scoreascent.target import Target
@@ -95,17 +95,20 @@ def gradient_variance(
     probe_keys = _fold(keys, 0xA0C)
     eta = _begin(target, method, copies, replications is not None, start, probe_keys)
 
-    rows = []
+    measured = []
     with Bar(progress, steps, 0) as bar:
         for done in range(every, steps + 1, every):
-            state, eta, row = _measure(
-                target, method, update, every, exact, replications is not None, state, eta,
-                _fold(probe_keys, done),
-            )  # fmt: skip
-            rows.append(jax.device_get((row, state.q)))
-            bar.update(done, float(np.mean(rows[-1][0][2])), float(np.mean(rows[-1][0][3])))
+            for at in range(done - every, done, CHUNK_ROWS):
+                n = min(CHUNK_ROWS, done - at)
+                state, rows = run_chunk(target, method, update, replicate, state, jnp.int32(n))
+            probe = _fold(probe_keys, done)
+            eta, row = _measure(target, method, exact, replicate, state.q, eta, probe)
+            measured.append(jax.device_get((row, state.q)))
+            bar.update(
+                done, float(np.mean(rows.loss[n - 1])), float(np.mean(rows.acceptance[n - 1]))
+            )
     axis = 0 if replications is None else 1
-    (variance, bias, _, _), qs = jax.tree.map(lambda *xs: np.stack(xs, axis), *rows)
+    (variance, bias), qs = jax.tree.map(lambda *xs: np.stack(xs, axis), *measured)
     return GradientTrace(np.arange(every, steps + 1, every), variance, bias, qs, state)
 
 
@@ -126,34 +129,21 @@ def _begin(
     return jax.vmap(one)(keys) if replicated else one(keys)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "update", "every", "exact", "replicated"))
+@functools.partial(jax.jit, static_argnames=("method", "exact", "replicate"))
 def _measure(
-    target: Target,
-    method: Method,
-    update: Update,
-    every: int,
-    exact: Any,
-    replicated: bool,
-    state: State,
-    eta: Any,
-    keys: Any,
-) -> tuple[State, Any, Any]:
-    """`every` iterations of the run, then one measurement."""
+    target: Target, method: Method, exact: Any, replicate: Replicate, q: Family, eta: Any, keys: Any
+) -> tuple[Any, tuple[Any, Any]]:
+    """One transition of every copy with today's q, and the spread of the gradient over them."""
 
-    def one(state: State, eta: Any, key: PRNGKeyArray) -> tuple[State, Any, Any]:
-        state, rows = jax.lax.scan(
-            lambda s, _: advance(target, method, update, s), state, length=every
-        )
-        q = state.q
+    def one(q: Family, eta: Any, key: PRNGKeyArray) -> tuple[Any, tuple[Any, Any]]:
         copies = jax.tree.leaves(eta)[0].shape[0]
         keys = jax.random.split(key, copies)
         eta, _ = jax.vmap(lambda k, e: method.step(k, target, q, e))(keys, eta)
         g = jax.vmap(lambda e: jax.grad(lambda q: method.objective(target, q, e))(q))(eta)
         variance = sum(jnp.sum(jnp.var(x, axis=0, ddof=1)) for x in jax.tree.leaves(g))
-        bias = jnp.nan
-        if exact is not None:
-            off = jax.tree.map(lambda x, y: jnp.mean(x, 0) - y, g, exact(q))
-            bias = optax.global_norm(off)
-        return state, eta, (variance, bias, rows.loss[-1], rows.acceptance[-1])
+        if exact is None:
+            return eta, (variance, jnp.nan)
+        off = jax.tree.map(lambda x, y: jnp.mean(x, 0) - y, g, exact(q))
+        return eta, (variance, optax.global_norm(off))
 
-    return jax.vmap(one)(state, eta, keys) if replicated else one(state, eta, keys)
+    return one(q, eta, keys) if replicate == "nothing" else jax.vmap(one)(q, eta, keys)
