@@ -58,14 +58,17 @@ def test_score_variance_and_kl_by_simulation():
 
 
 def test_bias_is_seen_where_there_is_one():
-    exact = jax.grad(SMALL.kl)
-    q = sa.MeanField.from_moments(SMALL.mean.astype("f"), np.sqrt(np.diag(SMALL.cov)).astype("f"))
+    problem = Gaussian(
+        np.zeros(3), np.diag([1.0, 4.0, 0.25])
+    )  # q can be π, so the copies start in π
+    exact = jax.grad(problem.kl)
+    q = sa.MeanField.from_moments(np.zeros(3, "f"), np.array([1, 2, 0.5], "f"))
     settings = {"q0": q, "steps": 30, "every": 10, "copies": 2000, "progress": False}
-    right = gradient_variance(SMALL.target, sa.pmcsa(16), start=q, exact=exact, **settings)
+    right = gradient_variance(problem.target, sa.pmcsa(16), start=q, exact=exact, **settings)
     noise = np.sqrt(right.variance / 2000)
-    assert np.all(right.bias[1:] < 5 * noise[1:])
+    assert np.all(right.bias < 5 * noise)
     wrong = gradient_variance(
-        SMALL.target, sa.pmcsa(16), start=q, exact=lambda q: jax.tree.map(lambda x: x + 1, q),
+        problem.target, sa.pmcsa(16), start=q, exact=lambda q: jax.tree.map(lambda x: x + 1, q),
         **settings,
     )  # fmt: skip
     assert np.all(wrong.bias > 5 * noise)

@@ -19,7 +19,7 @@ from scoreascent.loop import CHUNK_ROWS, Replicate, State, first_state, run_chun
 from scoreascent.methods import Method
 from scoreascent.progress import Bar
 from scoreascent.target import Target
-from scoreascent.update import Update
+from scoreascent.update import Update, norm
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -104,9 +104,8 @@ def gradient_variance(
             probe = _fold(probe_keys, done)
             eta, row = _measure(target, method, exact, replicate, state.q, eta, probe)
             measured.append(jax.device_get((row, state.q)))
-            bar.update(
-                done, float(np.mean(rows.loss[n - 1])), float(np.mean(rows.acceptance[n - 1]))
-            )
+            loss, acceptance = (float(np.mean(x[n - 1])) for x in (rows.loss, rows.acceptance))
+            bar.update(done, loss, acceptance)
     axis = 0 if replications is None else 1
     (variance, bias), qs = jax.tree.map(lambda *xs: np.stack(xs, axis), *measured)
     return GradientTrace(np.arange(every, steps + 1, every), variance, bias, qs, state)
@@ -144,6 +143,6 @@ def _measure(
         if exact is None:
             return eta, (variance, jnp.nan)
         off = jax.tree.map(lambda x, y: jnp.mean(x, 0) - y, g, exact(q))
-        return eta, (variance, optax.global_norm(off))
+        return eta, (variance, norm(off))
 
     return one(q, eta, keys) if replicate == "nothing" else jax.vmap(one)(q, eta, keys)
