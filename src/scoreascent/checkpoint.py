@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+
+from scoreascent._files import write_atomically
 
 FORMAT = "scoreascent checkpoint 1"
 
@@ -24,16 +24,7 @@ def save(path: Path, tree: Any, run: dict[str, Any]) -> None:
     arrays = {name: _to_numpy(leaf) for name, leaf in _named_leaves(tree)}
     text = json.dumps({"format": FORMAT, "run": run})
     arrays["header"] = np.frombuffer(text.encode(), np.uint8)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def load(path: Path, template: Any, run: dict[str, Any]) -> Any:

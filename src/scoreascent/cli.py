@@ -49,6 +49,7 @@ def reproduce(
     what: Annotated[str, typer.Argument(help="figure1 or figure2")],
     out: Annotated[Path | None, typer.Option(help="run folder; runs/<what> if not given")] = None,
     quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
+    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
 ) -> None:
     """Reproduce a figure of the paper: compute its table, resuming what is there, and draw it."""
     try:
@@ -59,7 +60,10 @@ def reproduce(
         raise typer.Exit(1) from None
     folder = out or Path("runs") / (f"{what}-quick" if quick else what)
     try:
-        module.run(what, folder, quick, console)
+        if draw:
+            module.draw(what, folder, console)
+        else:
+            module.run(what, folder, quick, console)
     except (ValueError, ModuleNotFoundError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -19,19 +19,22 @@ EXPERIMENTS: dict[str, Any] = {"figure1": figure1, "figure2": figure2}
 
 def run(what: str, folder: Path, quick: bool, console: Console) -> None:
     """Compute what is missing, then write the table and everything drawn from it."""
-    if what not in EXPERIMENTS:
-        raise ValueError(f"there is no experiment {what!r}; choose from {', '.join(EXPERIMENTS)}")
-    experiment = EXPERIMENTS[what]
+    experiment = _known(what)
     settings = experiment.QUICK if quick else experiment.Settings()
     clock = time.perf_counter()
     store = experiment.run(folder, settings)
     console.print(f"{what}: cells complete in {folder} after {time.perf_counter() - clock:.0f} s")
     store.finish()
-    draw(what, pd.read_parquet(folder / "table.parquet"), folder, console)
+    draw(what, folder, console)
 
 
-def draw(what: str, table: pd.DataFrame, folder: Path, console: Console) -> None:
-    """Figures and small tables, from the stored table alone."""
+def draw(what: str, folder: Path, console: Console) -> None:
+    """Figures and small tables, from the folder's table alone."""
+    _known(what)
+    path = folder / "table.parquet"
+    if not path.exists():
+        raise ValueError(f"{str(path)!r} does not exist; run the experiment first")
+    table = pd.read_parquet(path)
     if what == "figure1":
         pictures: dict[str, Callable[[], Any]] = {"figure1": lambda: figures.draw_figure1(table)}
         small = figures.final_variances(table)
@@ -51,3 +54,9 @@ def draw(what: str, table: pd.DataFrame, folder: Path, console: Console) -> None
     for row in small.itertuples(index=False):
         shown.add_row(*(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row))
     console.print(shown)
+
+
+def _known(what: str) -> Any:
+    if what not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment {what!r}; choose from {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[what]

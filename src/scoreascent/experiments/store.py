@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from scoreascent._files import write_atomically
 from scoreascent._version import __version__
 from scoreascent.provenance import versions
 
@@ -43,7 +43,8 @@ class RunFolder:
         else:
             self._cells.mkdir(parents=True, exist_ok=True)
             self.manifest = {**wanted, "versions": versions()}
-            write_atomically(manifest, json.dumps(self.manifest, indent=1).encode())
+            text = json.dumps(self.manifest, indent=1)
+            write_atomically(manifest, lambda file: file.write(text.encode()))
         self._cells.mkdir(exist_ok=True)
 
     def compute(self, cell: str, make: Callable[[], pd.DataFrame]) -> bool:
@@ -51,7 +52,8 @@ class RunFolder:
         path = self._cells / f"{cell}.csv"
         if path.exists():
             return False
-        write_atomically(path, make().to_csv(index=False).encode())
+        text = make().to_csv(index=False)
+        write_atomically(path, lambda file: file.write(text.encode()))
         return True
 
     def table(self) -> pd.DataFrame:
@@ -59,27 +61,16 @@ class RunFolder:
         paths = sorted(self._cells.glob("*.csv"))
         if not paths:
             raise RunFolderError(f"folder {str(self.path)!r} holds no finished cell")
-        return pd.concat([pd.read_csv(p) for p in paths], ignore_index=True)
+        table = pd.concat([pd.read_csv(p) for p in paths], ignore_index=True)
+        # the numbers were computed in 32 bits, and text read back as 64 would not compress
+        return table.astype(dict.fromkeys(table.select_dtypes("float64"), np.float32))
 
     def finish(self) -> Path:
         """Write the whole table as `table.parquet`."""
         path = self.path / "table.parquet"
-        write_atomically(path, _parquet(self.table()))
+        content = _parquet(self.table())
+        write_atomically(path, lambda file: file.write(content))
         return path
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old one or the new one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _parquet(table: pd.DataFrame) -> bytes:
