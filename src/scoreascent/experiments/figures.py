@@ -119,7 +119,8 @@ def basins(table: pd.DataFrame, factor: float = 1.5) -> pd.DataFrame:
             best = by_method.min()
             for method, curve in by_method.droplevel(0).groupby(level=0):
                 sizes = np.log10(curve.index.get_level_values("step_size"))
-                excess = np.log(curve.fillna(np.inf).clip(upper=1e300) / (factor * best))
+                wide = curve.astype(np.float64).fillna(np.inf).clip(upper=1e300)
+                excess = np.log(wide / (factor * best))
                 rows.append(
                     {
                         "iterate": value.removeprefix("kl_"),
