@@ -74,8 +74,8 @@ class ScoreAscent(Config):
 class PathElbo(Config):
     """Descend the exclusive KL(q‖π) by the path derivative of the ELBO ("sticking the landing").
 
-    η is base noise and the kernel forgets its state. The gradient of log q with respect to λ at a
-    fixed point is left out: its expectation is zero, and so is its variance's part at the optimum.
+    η is base noise and the kernel forgets its state. The gradient of log q in λ at a fixed point is
+    left out: its expectation is zero, and without it the variance vanishes where q = π.
 
     >>> PathElbo(n=10)
     PathElbo(n=10)
