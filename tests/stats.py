@@ -66,26 +66,28 @@ def x64() -> Any:
     """A context in which jax computes with float64; jax moved the name in 2025."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
-    return jax.experimental.enable_x64()
+    from jax.experimental import enable_x64
+
+    return enable_x64()
 
 
 def places(moves: Any) -> int:
     """How many independent draws of π an η of `moves` in stationarity is made of."""
-    return 1 if isinstance(moves, sa.Select) else moves.n
+    return moves.n if isinstance(moves, sa.Parallel) else 1
 
 
 def stationary(moves: Any, z: Any, log_p: Any) -> sa.Particles:
     """An η ~ Π for `moves`, given as many exact and independent draws of π as it has `places`.
 
-    The pairs of a Rao–Blackwellised `Parallel` have no weight on the half that was proposed; for
-    `CIS` all weight is on the first point. Of `Sequential`, only the last point matters.
+    The pairs of a Rao–Blackwellised `Parallel` have no weight on the half that was proposed. Moves
+    with one chain get its state in all their places; for `CIS` the first has all the weight.
     """
-    n = z.shape[0]
+    n = getattr(moves, "n", 1)
     if isinstance(moves, sa.Parallel) and moves.rao_blackwell:
         z, log_p = jnp.concatenate([jnp.zeros_like(z), z]), jnp.concatenate([log_p, log_p])
-        weight = jnp.repeat(jnp.array([0, 1 / n], z.dtype), n)
-    elif isinstance(moves, sa.CIS):
-        weight = jnp.zeros(n, z.dtype).at[0].set(1)
-    else:
-        weight = jnp.full(n, 1 / n, z.dtype)
-    return sa.Particles(z, log_p, weight)
+        return sa.Particles(z, log_p, jnp.repeat(jnp.array([0, 1 / n], z.dtype), n))
+    if not isinstance(moves, sa.Parallel):
+        z, log_p = jnp.repeat(z, n, 0), jnp.repeat(log_p, n, 0)
+    if isinstance(moves, sa.CIS):
+        return sa.Particles(z, log_p, jnp.zeros(n, z.dtype).at[0].set(1))
+    return sa.Particles(z, log_p, jnp.full(n, 1 / n, z.dtype))

@@ -36,7 +36,9 @@ for _name, _method in (METHODS | {k: sa.ScoreAscent(m) for k, m in MOVES.items()
         EVERY[_name] = _method
 
 CONFIGS = [*METHODS.values(), *MOVES.values(), sa.IMH(), sa.Defensive(), sa.Defensive(0.5, df=2.0)]
-KERNELS = {k: m.kernel for k, m in MOVES.items() if isinstance(m, sa.Parallel)}
+KERNELS: dict[str, Any] = {
+    repr(m.kernel): m.kernel for m in MOVES.values() if isinstance(m, sa.Parallel | sa.Sequential)
+}
 
 each_method = pytest.mark.parametrize("name", METHODS)
 everything = pytest.mark.parametrize("name", EVERY)
@@ -45,13 +47,19 @@ each_family = pytest.mark.parametrize("family", FAMILIES)
 TRACES = [0]  # how often jax has asked for the density below
 
 
+RHO = 0.8
+
+
 def log_density(z: Any, data: Any) -> Any:
+    """A correlated Gaussian."""
     TRACES[0] += 1
-    return -0.5 * jnp.sum((z - data["centre"]) ** 2) - 0.4 * z[0] * z[1]
+    x = (z - data["centre"]) / data["scale"]
+    return -0.5 * (x[0] ** 2 - 2 * RHO * x[0] * x[1] + x[1] ** 2) / (1 - RHO**2)
 
 
 def make_target(shift: float = 0.0, dtype: Any = None) -> sa.Target:
-    return sa.Target(log_density, dim=2, data={"centre": jnp.array([1.0, -0.5], dtype) + shift})
+    centre, scale = jnp.array([1.0, -0.5], dtype) + shift, jnp.array([0.8, 1.2], dtype) - shift / 4
+    return sa.Target(log_density, dim=2, data={"centre": centre, "scale": scale})
 
 
 TARGET, OTHER = make_target(), make_target(0.7)
@@ -106,6 +114,12 @@ def test_jit_equals_eager(name: str) -> None:
         compiled = jax.jit(step_and_objective, static_argnums=0)(EVERY[name], key, target, q, eta)
         for a, b in zip(arrays(eager), arrays(compiled), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+        if name != "elbo":
+            weight = eager[0].weight
+            assert np.all(weight >= 0)
+            np.testing.assert_allclose(np.sum(weight), 1.0, rtol=1e-12)
+        if name in ("pmcsa", "jsa", "msc"):
+            np.testing.assert_allclose(weight, 1 / len(weight), rtol=1e-12)
 
 
 @everything
@@ -164,12 +178,14 @@ each_run = pytest.mark.parametrize("kind", RUNS)
 
 @pytest.fixture(scope="module")
 def whole() -> Any:
-    """The run that is never cut, once for each method and kind of run."""
+    """The run in as few chunks as may be, once for each method and kind of run."""
     seen: dict[Any, sa.Result] = {}
 
     def get(name: str, kind: str = "plain") -> sa.Result:
         if (name, kind) not in seen:
-            seen[name, kind] = fit(name, **RUNS[kind])
+            with pytest.MonkeyPatch.context() as patch:  # a test that asks may have set it to 0
+                patch.setattr(fit_module, "CHUNK_SECONDS", 1e9)
+                seen[name, kind] = fit(name, **RUNS[kind])
         return seen[name, kind]
 
     return get

@@ -136,6 +136,39 @@ def test_the_registry_samples_its_targets_exactly(target):
     assert stein(target, 0.2) > Z_MUTANT
 
 
+# -- defensive mixtures draw what they weigh: E_def[w f] = E_π f, w = π/q_def ----------------------
+
+
+def mixture_bias(mixture: sa.Defensive, name: str, family: str = "mean-field") -> float:
+    known, q = TARGETS[name], FAMILIES[family](TARGETS[name].dim)
+
+    @quick_jit
+    @jax.vmap
+    def draw(key: Any, exact: Any) -> Any:
+        z = mixture.sample(key, q)
+        w = jnp.exp(known.log_density(z) - mixture.log_prob(q, z))
+        return jnp.append(w * functionals(z) - functionals(exact), w - 1)
+
+    keys = jax.random.split(jax.random.key(2), REPLICAS)
+    return z_score(draw(keys, exact_draws(name)[:, 0]), 0.0)
+
+
+class WrongShares(sa.Defensive):
+    def log_prob(self, q, z):
+        return jnp.logaddexp(
+            q.log_prob(z), jnp.log1p(-self.alpha) + jnp.sum(self._nu(q).log_prob(z))
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("target", ["gaussian-1d", "skewed-5d"])
+@pytest.mark.parametrize("tail", ["student", "cauchy"])
+def test_defensive_mixtures_draw_what_they_weigh(tail, target, family):
+    assert mixture_bias(sa.Defensive(alpha=0.7, tail=tail), target, family) < Z_MAX
+    if target == "gaussian-1d":
+        assert mixture_bias(WrongShares(alpha=0.7, tail=tail), target, family) > Z_MUTANT
+
+
 # -- mutants ------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,8 @@ def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
     """
     given: Any = key
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        if not -(2**63) <= key < 2**63:
+            raise ValueError(f"key must fit 64 bits as a seed, got {key!r}")
         given = jax.random.key(int(key))
     elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape == (2,):
         given = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")

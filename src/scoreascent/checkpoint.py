@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,13 @@ def load(path: Path, template: Any, run: dict[str, Any]) -> Any:
         header: dict[str, Any] = json.loads(arrays.pop("header").tobytes().decode())
         if header["format"] != FORMAT:
             raise KeyError(header["format"])
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        if isinstance(error, PermissionError | IsADirectoryError):
-            raise
+    except PermissionError:
+        raise
+    # whatever a damaged archive makes zipfile, zlib, numpy or json say
+    except (
+        OSError, ValueError, LookupError, EOFError, TypeError, NotImplementedError, RuntimeError,
+        MemoryError, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         raise CheckpointError(
             f"checkpoint {str(path)!r} is damaged or was not written by this version of "
             f"scoreascent ({type(error).__name__}: {error}); it was left as it is. Move it away "
@@ -48,6 +53,7 @@ def load(path: Path, template: Any, run: dict[str, Any]) -> Any:
     for name, like in _named_leaves(template):
         if name not in arrays:
             raise CheckpointError(f"checkpoint {str(path)!r} lacks {name}; it was left as it is")
+        _check_shape(path, name, arrays[name], like)
         leaves.append(_from_numpy(arrays[name], like))
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
@@ -62,6 +68,17 @@ def _check_same_run(path: Path, header: dict[str, Any], expected: dict[str, Any]
         raise CheckpointError(
             f"checkpoint {str(path)!r} belongs to another run ({says}). It was left as it is. "
             "Name another file, or repeat the settings of that run."
+        )
+
+
+def _check_shape(path: Path, name: str, array: np.ndarray[Any, Any], like: Any) -> None:
+    """A template of no rows stands for any number of them."""
+    wanted = _to_numpy(like)
+    free = 1 if wanted.shape[:1] == (0,) else 0
+    if array.dtype != wanted.dtype or array.shape[free:] != wanted.shape[free:]:
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} holds {name} as {array.dtype}{array.shape} where "
+            f"{wanted.dtype}{wanted.shape} was expected; it was left as it is"
         )
 
 

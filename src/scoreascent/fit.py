@@ -31,7 +31,7 @@ from scoreascent.loop import (
 )
 from scoreascent.methods import Method, pmcsa
 from scoreascent.progress import Bar, catch_interrupt
-from scoreascent.provenance import describe, versions
+from scoreascent.provenance import describe, first_steps, versions
 from scoreascent.result import Result, Status
 from scoreascent.target import Target, stack
 from scoreascent.update import Update
@@ -111,14 +111,16 @@ def fit(
     setup = (target, method, update, replicate)
     keys = run_key if count is None else jax.random.split(run_key, count)
     begin = functools.partial(first_state, *setup, start is not None)
-    first = jax.eval_shape(begin, q, keys, jnp.int32(0))
-    run = describe(target, method, update, q, average, count, run_key)
+    first = begin(q, keys, jnp.int32(start or 0))
+    run = describe(target, method, update, q, start, count, run_key)
     path = None if checkpoint is None else _check_path(checkpoint)
+    if path is not None:
+        run["update"] += f", first steps {first_steps(update, q)}"
     trace = jax.tree.map(np.asarray, blank_trace(first, 0))
     if path is not None and path.exists():
         state, trace = files.load(path, (first, trace), run)
     elif state is None:
-        state = begin(q, keys, jnp.int32(start or 0))
+        state = first
         check_start(state, target, replicate)
     _check_state(state, first, steps)
 
@@ -148,20 +150,21 @@ def _loop(
 ) -> tuple[State, Trace, Status | tuple[Status, ...]]:
     """Chunks until `steps`, with the host's work between them."""
     done, parts = int(np.max(np.asarray(state.step))), [trace]
-    skips = np.zeros(state.step.shape, int)  # updates skipped in a row, up to now
-    ended: Status = "max_steps"
+    skips = _trailing(trace.skipped, np.zeros(state.step.shape, int))
+    limit = max(1, min(STUCK, steps))
+    ended: Status = "diverged" if np.all(skips >= limit) else "max_steps"
     size = 16
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
         while done < steps and ended == "max_steps":
             n, clock = min(size, steps - done), time.perf_counter()
             state, rows = run_chunk(*setup, state, jnp.int32(n))
-            parts.append(Trace(*(np.asarray(x)[:n] for x in rows)))
+            parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
             size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))
             done += n
             skips = _trailing(parts[-1].skipped, skips)
-            if np.all(skips >= min(STUCK, steps)):
+            if np.all(skips >= limit):
                 ended = "diverged"
             elif interrupt.asked and done < steps:
                 ended = "interrupted"
@@ -170,11 +173,13 @@ def _loop(
     trace = _join(parts)
     if skips.shape == ():
         return state, trace, ended
-    return state, trace, tuple("diverged" if s >= min(STUCK, steps) else ended for s in skips)
+    return state, trace, tuple("diverged" if s >= limit else ended for s in skips)
 
 
 def _trailing(skipped: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> Any:
     """How many of the last updates in a row were skipped, `before` this chunk included."""
+    if not len(skipped):
+        return before
     unbroken = np.cumprod(skipped[::-1], axis=0)
     return np.where(unbroken[-1] == 1, before + len(skipped), np.sum(unbroken, axis=0))
 
@@ -258,6 +263,8 @@ def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Fa
         q = q0(key) if count is None else jax.vmap(q0)(jax.random.split(key, count))
     else:
         raise ValueError(f"q0 must be a family such as MeanField.standard(3), got {q0!r}")
+    if not hasattr(q, "log_prob"):
+        raise ValueError(f"q0 must give a family such as MeanField.standard(3), but gave {q!r}")
     if q.dim != target.dim:
         raise ValueError(f"q0 has dim {q.dim} but the target has dim {target.dim}")
     return q  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ from scoreascent.kernels import (
     Sequential,
 )
 from scoreascent.kernels.base import initial_points
+from scoreascent.kernels.combinators import check_moves
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class ScoreAscent(Config):
     """
 
     moves: Moves
+
+    def __post_init__(self) -> None:
+        check_moves(self.moves)
 
     def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
         """The first particles, drawn from q."""
@@ -84,7 +88,7 @@ class PathElbo(Config):
     n: int
 
     def __post_init__(self) -> None:
-        check_count("n", self.n, 1)
+        object.__setattr__(self, "n", check_count("n", self.n, 1))
 
     def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Float[Array, "n d"]:
         """Base noise, unless no draw of q has a finite density: then NaN, which `fit` reports."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpyro
 import optax
 
 from scoreascent._version import __version__
+from scoreascent.update import norm
 
 
 def versions() -> dict[str, str]:
@@ -28,16 +30,22 @@ def versions() -> dict[str, str]:
 
 
 def describe(
-    target: Any, method: Any, update: Any, q: Any, average: Any, replications: Any, key: Any
+    target: Any,
+    method: Any,
+    update: Any,
+    q: Any,
+    start: int | None,
+    replications: int | None,
+    key: Any,
 ) -> dict[str, Any]:
     """The settings that fix a run's numbers, as JSON."""
     return {
-        "target": repr(target),
+        "target": re.sub(r" at 0x[0-9a-f]+", "", repr(target)),  # an address is of one process
         "data": _digest(target),
         "method": repr(method),
-        "update": f"{update!r}, first steps {_probe(update, q)}",
+        "update": repr(update),
         "q0": _digest(q),
-        "average": average,
+        "average": None if start is None else f"after step {start}",
         "replications": replications,
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "float": str(jnp.zeros(()).dtype),
@@ -54,22 +62,22 @@ def _digest(tree: Any) -> str:
     return sha.hexdigest()[:16]
 
 
-def _probe(update: Any, q: Any) -> str:
-    """How the update moves one number under three fixed gradients.
+def first_steps(update: Any, q: Any) -> str:
+    """How far the update would move q under three fixed gradients.
 
-    optax optimisers do not say what they are, so the step size is told by what it does.
+    optax optimisers do not say what they are, so a step size is told by what it does.
     """
     if not hasattr(update, "optimizer"):
-        return ""
+        return "unknown"
     try:
         optimizer = optax.with_extra_args_support(update.optimizer)
-        x = jnp.ones(())
-        state, moves = optimizer.init(x), []
-        for g in (1.0, -0.5, 2.0):
-            step, state = optimizer.update(
-                jnp.asarray(g), state, x, value=x, grad=jnp.asarray(g), value_fn=lambda x: x
+        memory, moves = optimizer.init(q), []
+        for slope in (1.0, -0.5, 2.0):
+            g = jax.tree.map(lambda x, slope=slope: jnp.full_like(x, slope), q)
+            step, memory = optimizer.update(
+                g, memory, q, value=jnp.ones(()), grad=g, value_fn=lambda _: jnp.ones(())
             )
-            moves.append(f"{float(step):.5g}")
-    except (TypeError, ValueError, KeyError):  # it needs parameters of a certain structure
+            moves.append(f"{float(norm(step)):.5g}")
+    except (TypeError, ValueError, KeyError, AttributeError):  # it wants more than a gradient
         return "unknown"
     return " ".join(moves)

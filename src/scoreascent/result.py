@@ -42,6 +42,9 @@ class Result:
     data_replicated: bool = False
     made: dict[str, Any] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return True
+
     def __len__(self) -> int:
         if self.replications is None:
             raise TypeError("this result has no replications")

@@ -208,9 +208,11 @@ def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
     """Targets that differ only in their data, stacked along a new leading axis of every leaf."""
     if not targets or not all(isinstance(t, Target) for t in targets):
         raise ValueError("targets must be a non-empty list of Target objects")
-    if any(t._static() != targets[0]._static() for t in targets):
+    structures: list[Any] = [jax.tree.structure(t) for t in targets]
+    if any(s != structures[0] for s in structures):
         raise ValueError(
-            "targets must share one log_density and one set of params; put what differs in data="
+            "targets must share one log_density, one set of params and one structure of data; "
+            "only the numbers in data may differ"
         )
     shapes = [[jnp.shape(x) for x in jax.tree.leaves(t)] for t in targets]
     if any(s != shapes[0] for s in shapes):
@@ -235,8 +237,9 @@ def _canonical(data: Any, what: str) -> Any:
         if not (np.issubdtype(host.dtype, np.number) or host.dtype == bool):
             raise ValueError(f"{what} must hold numeric arrays, got dtype {host.dtype}")
         dtype = canonical_dtype(host)
-        if dtype != host.dtype and isinstance(x, np.ndarray | jax.Array):
-            narrowed += 1
+        if dtype != host.dtype:
+            # a Python number has no width of its own, so only arrays are narrowed
+            narrowed += isinstance(x, np.ndarray | np.generic | jax.Array)
             with np.errstate(over="ignore"):
                 lost = np.isfinite(host) & ~np.isfinite(host.astype(dtype))
             if np.any(lost) or (dtype.kind in "iu" and np.any(host != host.astype(dtype))):
@@ -266,7 +269,13 @@ def _as_param(name: str, leaf: Any) -> Param:
     param = leaf if isinstance(leaf, Param) else Param(leaf)
     if not isinstance(param.support, Constraint):
         raise ValueError(f"params[{name!r}] must be a Param or a numpyro constraint, got {leaf!r}")
-    if param.support.is_discrete:
+    try:
+        discrete = param.support.is_discrete
+    except NotImplementedError:  # a support that depends on another value
+        raise ValueError(
+            f"params[{name!r}]: the support {param.support} is not known by itself"
+        ) from None
+    if discrete:
         raise ValueError(f"params[{name!r}] has a discrete support; marginalise it out first")
     shape = tuple(check_count(f"params[{name!r}].shape", s, 0) for s in np.atleast_1d(param.shape))
     return Param(param.support, shape)
@@ -282,6 +291,9 @@ def _free_shape(name: str, spec: Param) -> tuple[int, ...]:
         return tuple(biject_to(spec.support).inverse_shape(spec.shape))
     except NotImplementedError:
         raise ValueError(f"params[{name!r}]: numpyro has no transform to {spec.support}") from None
+    except ValueError as error:
+        message = f"params[{name!r}]: no value of shape {spec.shape} is in {spec.support}: {error}"
+        raise ValueError(message) from None
 
 
 def _path_name(path: Any) -> str:

@@ -102,7 +102,7 @@ def _vector(name: str, value: Any) -> Float[Array, " d"]:
     array = value if isinstance(value, jax.core.Tracer) else jnp.asarray(value)
     if not isinstance(value, jax.core.Tracer):
         array = jnp.asarray(value, canonical_dtype(value))
-        if array.dtype == int:
+        if jnp.issubdtype(array.dtype, jnp.integer):
             array = array.astype(jnp.zeros(()).dtype)
     if array.ndim != 1 or array.shape[0] < 1:
         raise ValueError(f"{name} must be a vector of at least one entry, got shape {array.shape}")

@@ -44,7 +44,8 @@ class CIS(Config):
     defensive: Defensive | None = None
 
     def __post_init__(self) -> None:
-        check_count("n", self.n, 2, " for CIS, which counts the retained point")
+        n = check_count("n", self.n, 2, " for CIS, which counts the retained point")
+        object.__setattr__(self, "n", n)
         if not isinstance(self.defensive, Defensive | None):
             raise ValueError(f"defensive must be a Defensive or None, got {self.defensive!r}")
 
@@ -67,7 +68,7 @@ class CIS(Config):
         )
         log_w = jax.vmap(lambda p: log_weight(q, p, self.defensive))(points)
         weight = normalise(log_w).astype(eta.weight.dtype)
-        return Particles(*points, weight), Info(1 - weight[0], jnp.sum(invalid))
+        return Particles(*points, weight), Info(1 - weight[0], jnp.sum(invalid, dtype=jnp.int32))
 
 
 def normalise(log_w: Float[Array, " n"]) -> Float[Array, " n"]:

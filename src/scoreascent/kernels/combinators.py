@@ -49,7 +49,7 @@ class Parallel(Config):
     rao_blackwell: bool = False
 
     def __post_init__(self) -> None:
-        check_count("n", self.n, 1)
+        object.__setattr__(self, "n", check_count("n", self.n, 1))
         _check_kernel(self.kernel)
         if self.rao_blackwell and not isinstance(self.kernel, Metropolis):
             raise ValueError(
@@ -112,7 +112,7 @@ class Sequential(Config):
     n: int
 
     def __post_init__(self) -> None:
-        check_count("n", self.n, 1)
+        object.__setattr__(self, "n", check_count("n", self.n, 1))
         _check_kernel(self.kernel)
 
     def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
@@ -150,8 +150,7 @@ class Select(Config):
     moves: Moves
 
     def __post_init__(self) -> None:
-        if not (hasattr(self.moves, "init") and hasattr(self.moves, "step")):
-            raise ValueError(f"moves must have init and step, such as CIS(10), got {self.moves!r}")
+        check_moves(self.moves)
 
     def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
         """One of the first particles of `moves`."""
@@ -177,7 +176,13 @@ def _equal(points: Point) -> Particles:
 
 
 def _summarise(info: Info) -> Info:
-    return Info(jnp.mean(info.acceptance), jnp.sum(info.invalid))
+    return Info(jnp.mean(info.acceptance), jnp.sum(info.invalid, dtype=jnp.int32))
+
+
+def check_moves(moves: Moves) -> None:
+    """Raise unless `moves` can move particles."""
+    if isinstance(moves, type) or not (hasattr(moves, "init") and hasattr(moves, "step")):
+        raise ValueError(f"moves must have init and step, such as CIS(10), got {moves!r}")
 
 
 def _check_kernel(kernel: Kernel) -> None:
