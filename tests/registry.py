@@ -1,4 +1,4 @@
-"""Every target, family, kernel and method, once: a new one is a row here, and all tests run on it."""
+"""Every target, family, kernel and method, once. A new one is a row here; all tests run on it."""
 
 from __future__ import annotations
 

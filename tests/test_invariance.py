@@ -21,7 +21,6 @@ from scoreascent.kernels.base import Proposal, metropolis_probability
 from tests.registry import FAMILIES, MOVES, TARGETS
 from tests.stats import Z_MAX, Z_MUTANT, places, quick_jit, stationary, z_score
 
-REPLICAS = {1: 20_000, 5: 10_000}  # by dimension: there are five times as many functionals in 5-d
 MOST_PLACES = max(map(places, MOVES.values()))
 
 
@@ -56,7 +55,7 @@ def exact_draws(name: str) -> Any:
     """Independent draws of π for every replica, as many as the largest η needs."""
     known = TARGETS[name]
     draw = jax.vmap(jax.vmap(known.sample))
-    shape = (REPLICAS[known.dim], MOST_PLACES)
+    shape = (20_000 if known.dim == 1 else 10_000, MOST_PLACES)
     return np.asarray(quick_jit(lambda key: draw(jax.random.split(key, shape)))(jax.random.key(1)))
 
 
