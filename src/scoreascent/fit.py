@@ -105,6 +105,8 @@ def fit(
     run_key = as_key(key)
     q = first_q(q0, target, run_key, count)
     start = _average_start(average, steps)
+    if not checkpoint_every >= 0:
+        raise ValueError(f"checkpoint_every must be ≥ 0 seconds, got {checkpoint_every!r}")
     if state is not None and checkpoint is not None:
         raise ValueError("give state or checkpoint, not both")
 
@@ -155,7 +157,8 @@ def _loop(
     ended: Status = "diverged" if np.all(skips >= limit) else "max_steps"
     size = 16
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
-        run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
+        if done < steps:
+            run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
         while done < steps and ended == "max_steps":
             n, clock = min(size, steps - done), time.perf_counter()
             state, rows = run_chunk(*setup, state, jnp.int32(n))

@@ -55,10 +55,11 @@ def catch_interrupt() -> Iterator[Interrupt]:
     Python delivers signals to the main thread alone, so elsewhere this does nothing.
     """
     interrupt = Interrupt()
-    if threading.current_thread() is not threading.main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or before in (None, signal.SIG_IGN):  # a background job ignores Ctrl-C: so do we
         yield interrupt
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def handle(signum: int, frame: FrameType | None) -> None:
         if interrupt.asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,8 +75,9 @@ class Result:
         key = as_key(key)
         if self.replications is not None:
             keys = jax.random.split(key, self.replications)
-            axes = (0, 0, 0 if self.data_replicated else None, None)
-            return jax.vmap(_named_draws, axes)(keys, self.q, self.target, n)  # type: ignore
+            axes = (0, 0, 0 if self.data_replicated else None)
+            many = jax.vmap(lambda k, q, t: _named_draws(k, q, t, n), axes)
+            return many(keys, self.q, self.target)
         return _named_draws(key, self.q, self.target, n)
 
     def summary(self) -> list[dict[str, Any]]:
@@ -132,6 +134,7 @@ class Result:
         return _render(self)
 
 
+@functools.partial(jax.jit, static_argnames="n")
 def _named_draws(
     key: PRNGKeyArray, q: Family, target: Target, n: int
 ) -> dict[str, Float[Array, "n ..."]]:

@@ -90,6 +90,8 @@ class Target:
             specs = [_as_param(name, leaf) for name, leaf in zip(names, leaves)]
             if not specs:
                 raise ValueError("params must name at least one parameter, got an empty container")
+            if len(set(names)) < len(names):
+                raise ValueError(f"params must have one name for each parameter, got {names}")
         self.supports: tuple[Constraint, ...] = tuple(s.support for s in specs)
         self.shapes: tuple[tuple[int, ...], ...] = tuple(s.shape for s in specs)
         self.site_names: tuple[str, ...] = ("z",) if params is None else tuple(names)
@@ -122,8 +124,8 @@ class Target:
 
         >>> import jax.numpy as jnp
         >>> target = Target(lambda p: -p["s"], params={"s": constraints.positive})
-        >>> target.unconstrain({"s": jnp.e})
-        Array([1.], dtype=float32)
+        >>> target.unconstrain({"s": jnp.e}).tolist()
+        [1.0]
         """
         if self._tree is None:
             return jnp.asarray(params)
