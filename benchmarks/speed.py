@@ -142,8 +142,8 @@ def measure(runs: dict[str, Callable[[int], Any]], n: int, rounds: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--iterations", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     args = parser.parse_args()
     data = simulate()
