@@ -425,6 +425,21 @@ def test_float64_arrays_are_narrowed_aloud(data: Any) -> None:
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(target.data))
 
 
+@pytest.mark.parametrize("make", [sa.MeanField, sa.MeanField.from_moments], ids=["init", "moments"])
+def test_float64_families_are_narrowed_aloud(make: Any) -> None:
+    with pytest.warns(UserWarning, match=re.escape('jax.config.update("jax_enable_x64", True)')):
+        q = make(np.zeros(2), np.ones(2))
+    assert q.loc.dtype == q.omega.dtype == jnp.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(np.zeros(2, np.float32), np.ones(2, np.float32))
+        make([0.0, 1], [1.0, 2])
+        sa.MeanField.standard(2)
+    with x64(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make(np.zeros(2), np.ones(2)).loc.dtype == jnp.float64
+
+
 @pytest.mark.parametrize("data", [np.ones(3, np.float32), 1.0, [1.0, 2], np.ones(2, bool), None])
 def test_data_that_fit_are_taken_in_silence(data: Any) -> None:
     with warnings.catch_warnings():

@@ -78,7 +78,7 @@ class Target:
         if (dim is None) == (params is None):
             raise ValueError("give exactly one of dim (a density on ℝᵈ) and params (named ones)")
         self.log_density = log_density
-        self.data = _canonical(data, "data")
+        self.data = canonical(data, "data")
         if params is None:
             dim = check_count("dim", dim, 1)
             specs, self._tree = [Param(constraints.real, (dim,))], None
@@ -227,7 +227,7 @@ def canonical_dtype(x: Any) -> np.dtype[Any]:
     return np.dtype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
 
 
-def _canonical(data: Any, what: str) -> Any:
+def canonical(data: Any, what: str) -> Any:
     """Arrays for jax; float64 that jax would narrow in silence is narrowed aloud."""
     narrowed = 0
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from scoreascent._structs import check_count, pytree
 from scoreascent.families.base import Transported
-from scoreascent.target import canonical_dtype
+from scoreascent.target import canonical, canonical_dtype
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -102,8 +102,10 @@ class MeanField(Transported):
 
 
 def _vector(name: str, value: Any) -> Float[Array, " d"]:
-    array = value if isinstance(value, jax.core.Tracer) else jnp.asarray(value)
+    array = value
     if not isinstance(value, jax.core.Tracer):
+        if isinstance(value, np.ndarray | jax.Array) and value.dtype.kind == "f":
+            value = canonical(value, name)
         array = jnp.asarray(value, canonical_dtype(value))
         if jnp.issubdtype(array.dtype, jnp.integer):
             array = array.astype(jnp.zeros(()).dtype)
