@@ -102,6 +102,9 @@ class MeanField(Transported):
 
 
 def _vector(name: str, value: Any) -> Float[Array, " d"]:
+    shape = np.shape(value)
+    if len(shape) != 1 or shape[0] < 1:
+        raise ValueError(f"{name} must be a vector of at least one entry, got shape {shape}")
     array = value
     if not isinstance(value, jax.core.Tracer):
         if isinstance(value, np.ndarray | jax.Array) and value.dtype.kind == "f":
@@ -109,8 +112,6 @@ def _vector(name: str, value: Any) -> Float[Array, " d"]:
         array = jnp.asarray(value, canonical_dtype(value))
         if jnp.issubdtype(array.dtype, jnp.integer):
             array = array.astype(jnp.zeros(()).dtype)
-    if array.ndim != 1 or array.shape[0] < 1:
-        raise ValueError(f"{name} must be a vector of at least one entry, got shape {array.shape}")
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"{name} must be real and floating, got dtype {array.dtype}")
     if not isinstance(array, jax.core.Tracer) and not np.all(np.isfinite(np.asarray(array))):
