@@ -62,15 +62,6 @@ def z_score(samples: Any, expected: Any) -> float:
     return float(np.max(np.where(np.isnan(z), np.inf, z)))
 
 
-def x64() -> Any:
-    """A context in which jax computes with float64; jax moved the name in 2025."""
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64
-
-    return enable_x64()
-
-
 def places(moves: Any) -> int:
     """How many independent draws of π an η of `moves` in stationarity is made of."""
     return moves.n if isinstance(moves, sa.Parallel) else 1

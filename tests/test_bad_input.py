@@ -16,9 +16,9 @@ import scipy.stats
 from numpyro.distributions import constraints
 
 import scoreascent as sa
+from scoreascent._structs import x64
 from tests import test_contract
 from tests.registry import METHODS
-from tests.stats import x64
 
 
 def gaussian(z: Any) -> Any:

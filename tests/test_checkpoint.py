@@ -28,8 +28,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scoreascent as sa
+from scoreascent._structs import x64
 from scoreascent.progress import Bar
-from tests.stats import x64
 from tests.test_contract import same_bits, same_run
 
 fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function

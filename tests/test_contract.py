@@ -22,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scoreascent as sa
+from scoreascent._structs import x64
 from scoreascent.loop import first_state, run_chunk
 from scoreascent.update import gradient
 from tests.registry import FAMILIES, METHODS, MOVES
-from tests.stats import Z_MAX, x64, z_score
+from tests.stats import Z_MAX, z_score
 
 fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
 

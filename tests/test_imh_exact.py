@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
-from scoreascent._structs import pytree
+from scoreascent._structs import pytree, x64
 from tests.registry import FAMILIES, TARGETS
-from tests.stats import Z_MAX, Z_MUTANT, places, quick_jit, stationary, x64, z_score
+from tests.stats import Z_MAX, Z_MUTANT, places, quick_jit, stationary, z_score
 
 PI = np.array([0.3, 0.05, 0.25, 0.0, 0.4, 0.0])
 PROPOSAL = np.array([0.1, 0.25, 0.2, 0.1, 0.25, 0.1])

@@ -62,3 +62,12 @@ def check_count(name: str, value: Any, minimum: int, why: str = "") -> int:
     if number is None or isinstance(value, bool) or number < minimum:
         raise ValueError(f"{name} must be an integer ≥ {minimum}{why}, got {value!r}")
     return number
+
+
+def x64() -> Any:
+    """A context in which jax computes with float64; jax moved the name in 2025."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # type: ignore[attr-defined]
+
+    return enable_x64()

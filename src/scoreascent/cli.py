@@ -1,4 +1,4 @@
-"""The command line: `scoreascent demo | reproduce | doctor`."""
+"""The command line: `scoreascent demo | reproduce | report | doctor`."""
 
 from __future__ import annotations
 
@@ -46,24 +46,60 @@ def doctor() -> None:
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="figure1 or figure2")],
+    what: Annotated[str, typer.Argument(help="figure1, figure2, table-bnn or table-gp")],
     out: Annotated[Path | None, typer.Option(help="run folder; runs/<what> if not given")] = None,
     quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
-    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    draw: Annotated[bool, typer.Option(help="only draw, from the folder's tables")] = False,
+    data: Annotated[list[str] | None, typer.Option(help="only this data set (repeat)")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
+    splits: Annotated[int | None, typer.Option(help="only so many splits")] = None,
+    jobs: Annotated[int, typer.Option(help="processes on this machine")] = 1,
+    backend: Annotated[str, typer.Option(help="local, dask or ray")] = "local",
+    address: Annotated[str | None, typer.Option(help="of the cluster's scheduler")] = None,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
 ) -> None:
-    """Reproduce a figure of the paper: compute its table, resuming what is there, and draw it."""
+    """Reproduce a figure or a table of the paper, going on from what the folder holds."""
     try:
         from scoreascent.experiments import reproduce as module
+        from scoreascent.experiments.runner import How
     except ModuleNotFoundError as error:
-        message = f"experiments need {error.name}: pip install 'scoreascent[experiments]'"
-        typer.echo(message, err=True)
-        raise typer.Exit(1) from None
+        raise _missing(error) from None
     folder = out or Path("runs") / (f"{what}-quick" if quick else what)
     try:
         if draw:
             module.draw(what, folder, console)
-        else:
-            module.run(what, folder, quick, console)
-    except (ValueError, ModuleNotFoundError) as error:
+            return
+        how = How(jobs, backend, address, minutes)  # type: ignore[arg-type]
+        part = {"only_datasets": tuple(data or ()), "only_methods": tuple(method or ())}
+        whole = module.run(what, folder, quick, console, how, **part, splits=splits)
+    except (ValueError, ModuleNotFoundError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+    if not whole and minutes is None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run folders, or folders that hold some")],
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+) -> None:
+    """Write one HTML page, which needs no server and no network, about finished and other runs."""
+    try:
+        from scoreascent.experiments import report as module
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    try:
+        page = module.write(module.find(runs), out)
+    except (ValueError, ModuleNotFoundError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    console.print(f"report: {page}")
+
+
+def _missing(error: ModuleNotFoundError) -> typer.Exit:
+    typer.echo(f"experiments need {error.name}: pip install 'scoreascent[experiments]'", err=True)
+    return typer.Exit(1)

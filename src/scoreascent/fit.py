@@ -65,6 +65,8 @@ def fit(
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
     state: State | None = None,
+    callback: Callable[[State, Trace], object] | None = None,
+    callback_every: int = 1000,
     throw: bool = True,
 ) -> Result:
     """Fit q to a posterior.
@@ -87,6 +89,11 @@ def fit(
             gives the same bits as one that was never stopped.
         checkpoint_every: seconds between two saves.
         state: resume from the `state` of an earlier result instead.
+        callback: called with the state and the trace since the last call: before the first
+            iteration of this run, whenever the iteration number is a multiple of `callback_every`,
+            and at the end. If it returns True the run ends there, with the status "stopped". It
+            does not change the run's bits.
+        callback_every: iterations between two calls.
         throw: raise `DivergenceError` if the fit diverges, rather than give it back with the
             status "diverged". Replications never raise; their statuses tell.
 
@@ -109,16 +116,22 @@ def fit(
         raise ValueError(f"checkpoint_every must be ≥ 0 seconds, got {checkpoint_every!r}")
     if state is not None and checkpoint is not None:
         raise ValueError("give state or checkpoint, not both")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback must be a function of state and trace, got {callback!r}")
+    hook = _Hook(callback, check_count("callback_every", callback_every, 1))
 
     setup = (target, method, update, replicate)
     keys = run_key if count is None else jax.random.split(run_key, count)
-    begin = functools.partial(first_state, *setup, start is not None)
-    first = begin(q, keys, jnp.int32(start or 0))
+    begin = functools.partial(
+        first_state, *setup, start is not None, q, keys, jnp.int32(start or 0)
+    )
+    first = begin() if state is None else jax.eval_shape(begin)  # a given state costs nothing
     run = describe(target, method, update, q, start, count, run_key)
     path = None if checkpoint is None else _check_path(checkpoint)
     if path is not None:
         run["update"] += f", first steps {first_steps(update, q)}"
-    trace = jax.tree.map(np.asarray, blank_trace(first, 0))
+    rows = jax.eval_shape(functools.partial(blank_trace, rows=0), first)
+    trace = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rows)
     if path is not None and path.exists():
         state, trace = files.load(path, (first, trace), run)
     elif state is None:
@@ -128,12 +141,12 @@ def fit(
 
     saver = _Saver(path, checkpoint_every, run)
     began = time.perf_counter()
-    state, trace, status = _loop(setup, state, trace, steps, progress, saver)
+    state, trace, status = _loop(setup, state, trace, steps, progress, saver, hook)
     made = {"steps": steps, "seconds": time.perf_counter() - began, **run, **versions()}
     result = Result(
         q=state.q if state.average is None else state.average.q,
         state=state,
-        trace=Trace(*(np.moveaxis(x, 0, -1) for x in trace)),
+        trace=_replications_first(trace),
         status=status,
         target=target,
         method=method,
@@ -148,7 +161,13 @@ def fit(
 
 
 def _loop(
-    setup: tuple[Any, ...], state: State, trace: Trace, steps: int, progress: bool, saver: _Saver
+    setup: tuple[Any, ...],
+    state: State,
+    trace: Trace,
+    steps: int,
+    progress: bool,
+    saver: _Saver,
+    hook: _Hook,
 ) -> tuple[State, Trace, Status | tuple[Status, ...]]:
     """Chunks until `steps`, with the host's work between them."""
     done, parts = int(np.max(np.asarray(state.step))), [trace]
@@ -159,8 +178,10 @@ def _loop(
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         if done < steps:
             run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
+        if hook.asks_to_stop(state, parts):
+            ended = "stopped"
         while done < steps and ended == "max_steps":
-            n, clock = min(size, steps - done), time.perf_counter()
+            n, clock = min(size, steps - done, hook.room(done)), time.perf_counter()
             state, rows = run_chunk(*setup, state, jnp.int32(n))
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
@@ -171,6 +192,8 @@ def _loop(
                 ended = "diverged"
             elif interrupt.asked and done < steps:
                 ended = "interrupted"
+            if hook.is_due(done, steps) and hook.asks_to_stop(state, parts) and done < steps:
+                ended = "stopped"
             bar.update(done, float(np.mean(parts[-1].loss)), float(np.mean(parts[-1].acceptance)))
             saver.save(state, parts, force=done >= steps or ended != "max_steps")
     trace = _join(parts)
@@ -189,6 +212,31 @@ def _trailing(skipped: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> An
 
 def _join(parts: list[Trace]) -> Trace:
     return Trace(*(np.concatenate(xs) for xs in zip(*parts)))
+
+
+def _replications_first(trace: Trace) -> Trace:
+    return Trace(*(np.moveaxis(x, 0, -1) for x in trace))
+
+
+class _Hook:
+    """The user's callback, and when it is due."""
+
+    def __init__(self, callback: Callable[[State, Trace], object] | None, every: int) -> None:
+        self._callback, self._every, self._seen = callback, every, 0
+
+    def room(self, done: int) -> int:
+        """Iterations that may run before the next call."""
+        return self._every - done % self._every if self._callback else CHUNK_ROWS
+
+    def is_due(self, done: int, steps: int) -> bool:
+        return done % self._every == 0 or done >= steps
+
+    def asks_to_stop(self, state: State, parts: list[Trace]) -> bool:
+        if self._callback is None:
+            return False
+        since = _join(parts[self._seen :] or [Trace(*(x[:0] for x in parts[-1]))])
+        self._seen = len(parts)
+        return self._callback(state, _replications_first(since)) is True
 
 
 class _Saver:

@@ -22,7 +22,7 @@ from scoreascent.target import Target
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-Status = Literal["max_steps", "interrupted", "diverged"]
+Status = Literal["max_steps", "interrupted", "stopped", "diverged"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,8 +13,9 @@ import pandas as pd
 
 import scoreascent as sa
 from scoreascent.diagnostics import gradient_variance
-from scoreascent.experiments.store import RunFolder
-from scoreascent.models.gaussian import Gaussian, wishart_gaussian
+from scoreascent.experiments.runner import Cell
+from scoreascent.experiments.store import Frames, RunFolder
+from scoreascent.models.gaussian import wishart_gaussian
 
 METHODS: dict[str, Callable[[int], Any]] = {
     "msc": sa.msc,
@@ -52,20 +51,15 @@ def first_q(key: Any, dim: int) -> sa.MeanField:
     return sa.MeanField(jax.random.normal(key, (dim,)), jnp.ones(dim))
 
 
-def run(folder: Path, settings: Settings, progress: bool = True) -> RunFolder:
-    """Compute the cells that are not there yet."""
-    store = RunFolder(folder, "figure1", asdict(settings))
-    problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
-    for method in settings.methods:
-        for n in settings.budgets:
-            store.compute(f"{method}-{n}", partial(cell, problem, method, n, settings, progress))
-    return store
+def cells(settings: Settings) -> list[Cell]:
+    """Every method with every budget."""
+    return [Cell(f"{m}-{n}", (m, n), n) for m in settings.methods for n in settings.budgets]
 
 
-def cell(
-    problem: Gaussian, method: str, n: int, settings: Settings, progress: bool
-) -> pd.DataFrame:
+def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames:
     """One method and budget: a row for every replication and measurement."""
+    method, n = cell.what
+    problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
     seen = gradient_variance(
         problem.target,
         METHODS[method](n),
@@ -75,11 +69,11 @@ def cell(
         copies=settings.copies,
         replications=settings.replications,
         key=settings.seed,
-        progress=progress,
+        progress=False,
     )
     over_run = lambda f: np.asarray(jax.vmap(jax.vmap(f))(seen.q))  # noqa: E731
     replication, step = np.meshgrid(np.arange(settings.replications), seen.step, indexing="ij")
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "method": method,
             "n": n,
@@ -91,3 +85,4 @@ def cell(
             "kl_floor": problem.kl_floor,
         }
     )
+    return {"table": table}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,8 +14,9 @@ import pandas as pd
 
 import scoreascent as sa
 from scoreascent.experiments.figure1 import METHODS, first_q
-from scoreascent.experiments.store import RunFolder
-from scoreascent.models.gaussian import Gaussian, wishart_gaussian
+from scoreascent.experiments.runner import Cell
+from scoreascent.experiments.store import Frames, RunFolder
+from scoreascent.models.gaussian import wishart_gaussian
 
 # Each takes one number, which `inject_hyperparams` puts in the optimiser's state, so that all step
 # sizes run in one compiled loop. The last three are the schedules of the convergence table.
@@ -58,23 +57,15 @@ QUICK = Settings(
 )  # fmt: skip
 
 
-def run(folder: Path, settings: Settings, progress: bool = True) -> RunFolder:
-    """Compute the cells that are not there yet."""
-    store = RunFolder(folder, "figure2", asdict(settings))
-    problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
-    for optimizer in settings.optimizers:
-        for method in settings.methods:
-            store.compute(
-                f"{optimizer}-{method}",
-                partial(cell, problem, method, optimizer, settings, progress),
-            )
-    return store
+def cells(settings: Settings) -> list[Cell]:
+    """Every method with every optimiser."""
+    return [Cell(f"{o}-{m}", (m, o)) for o in settings.optimizers for m in settings.methods]
 
 
-def cell(
-    problem: Gaussian, method: str, optimizer: str, settings: Settings, progress: bool
-) -> pd.DataFrame:
+def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames:
     """One method and optimiser: every step size and replication under one `vmap`."""
+    method, optimizer = cell.what
+    problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
     sizes = np.repeat(np.logspace(-3, 0, settings.step_sizes), settings.replications)
     arguments: dict[str, Any] = {
         "q0": lambda key: first_q(key, settings.dim),
@@ -82,7 +73,7 @@ def cell(
         "replications": len(sizes),
         "key": settings.seed,
         "average": settings.average,
-        "progress": progress,
+        "progress": False,
     }
     target, what = problem.target, METHODS[method](settings.n)
     begun = sa.fit(target, what, steps=0, **arguments).state
@@ -93,7 +84,7 @@ def cell(
         warnings.simplefilter("ignore", RuntimeWarning)
         result = sa.fit(target, what, steps=settings.steps, state=begun, **arguments)
     kl: Any = jax.vmap(problem.kl)
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "method": method,
             "optimizer": optimizer,
@@ -105,6 +96,7 @@ def cell(
             "kl_floor": problem.kl_floor,
         }
     )
+    return {"table": table}
 
 
 def _with_step_sizes(state: sa.State, sizes: np.ndarray[Any, Any], start: int) -> sa.State:

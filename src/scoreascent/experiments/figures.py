@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = {
+    "elbo": "ELBO",
     "msc": "MSC",
     "msc_rb": "MSC-RB",
     "jsa": "JSA",
@@ -31,6 +32,7 @@ NAMES = {
     "doan_nesterov": "Nesterov, 2/(t+1) (Doan)",
 }
 COLOURS = {
+    "elbo": "#1f78b4",
     "msc": "#7f7f7f",
     "msc_rb": "#e6ab02",
     "jsa": "#7570b3",

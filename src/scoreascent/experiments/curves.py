@@ -1,0 +1,195 @@
+"""Figures of the tables' runs: scores along the runs, and the weights that are left."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from scipy import stats
+
+from scoreascent.datasets import AVAILABLE
+from scoreascent.experiments.figures import COLOURS, NAMES
+from scoreascent.experiments.statistics import bootstrap_band
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 4
+LABELS = {
+    "lpd": "test LPD",
+    "lpd_published": "test LPD, published formula",
+    "rmse": "test RMSE",
+}
+RUN = ["dataset", "method", "n"]
+
+
+def draw_curves(table: pd.DataFrame, times: pd.DataFrame | None, value: str = "lpd") -> Figure:
+    """A panel for each data set: mean over splits and its 95 % bootstrap band.
+
+    Against the iteration and, below it, against the seconds that a split took: those of its block
+    of splits, which ran together, over their number. Without `times` the lower panels are left
+    out. A few bad splits do not set the scale: where they pull the end of a mean out of the panel,
+    the panel shows medians and their bands, and its title says so.
+    """
+    if value not in LABELS:
+        raise ValueError(f"value must be one of {', '.join(LABELS)}, not {value!r}")
+    axes_of = ["step"] if times is None else ["step", "seconds"]
+    if times is not None:
+        table = table.merge(seconds_per_split(times), "left", [*RUN, "split", "step"])
+    datasets = _datasets(table)
+    figure, panels = _panels(len(datasets), len(axes_of))
+    for place, dataset in enumerate(datasets):
+        part = table[table["dataset"] == dataset]
+        limits = _limits(part, value)
+        of: Literal["mean", "median"] = "median" if _outside(part, value, limits) else "mean"
+        for ax, x in zip(panels[place], axes_of):
+            for method, n in _methods(part):
+                run = part[(part["method"] == method) & (part["n"] == n)]
+                _curve(ax, run, x, value, _style(method, n), of)
+            ax.set_ylim(*limits)
+            if x == "seconds":
+                ax.set_xscale("log")
+            ax.set_xlabel("iteration" if x == "step" else "seconds per split")
+            if place % COLUMNS == 0:
+                ax.set_ylabel(LABELS[value])
+        panels[place][0].set_title(f"{dataset} (medians)" if of == "median" else dataset)
+    _legend(figure, _methods(table))
+    return figure
+
+
+def seconds_per_split(times: pd.DataFrame) -> pd.DataFrame:
+    """The seconds from the start to each step, a row for each split of the blocks in `times`."""
+    each = times.loc[times.index.repeat(times["splits"])].reset_index(names="block")
+    each["split"] = each["first_split"] + each.groupby("block").cumcount()
+    each["seconds"] = each["seconds"] / each["splits"]
+    return each[[*RUN, "split", "step", "seconds"]]
+
+
+def draw_pruning(weights: pd.DataFrame) -> Figure:
+    """A panel for each data set: densities of the weights' posterior means, method by method.
+
+    Gaussian kernels, bandwidth by Silverman's rule. A peak at zero is weights that were pruned.
+    """
+    datasets = _datasets(weights)
+    figure, panels = _panels(len(datasets), 1, height=2.3)
+    for place, dataset in enumerate(datasets):
+        ax, part = panels[place][0], weights[weights["dataset"] == dataset]
+        finite = part["mean"][np.isfinite(part["mean"])]
+        reach = 1.1 * float(finite.abs().quantile(0.99)) if len(finite) else 0.0
+        grid = np.linspace(-1, 1, 801) * (reach or 1.0)
+        for method, n in _methods(part):
+            means = finite[(part["method"] == method) & (part["n"] == n)].to_numpy(np.float64)
+            style = _style(method, n)
+            if len(means) > 1 and np.ptp(means) > 0:
+                density = stats.gaussian_kde(means, bw_method="silverman")(grid)
+                ax.plot(grid, density, **style)
+                ax.fill_between(grid, density, color=style["color"], alpha=0.08, lw=0)
+            else:
+                for x in np.unique(means):  # no spread: a line in place of a density
+                    ax.axvline(x, **style)
+        ax.set_xlim(grid[0], grid[-1])
+        ax.set_ylim(bottom=0)
+        ax.set_title(dataset)
+        ax.set_xlabel("posterior mean of a weight")
+        if place % COLUMNS == 0:
+            ax.set_ylabel("density")
+    _legend(figure, _methods(weights))
+    return figure
+
+
+def _panels(datasets: int, rows: int, height: float = 2.2) -> tuple[Figure, list[list[Axes]]]:
+    """A grid of panels, and for each data set its panels from top to bottom."""
+    across = min(datasets, COLUMNS)
+    down = math.ceil(datasets / COLUMNS)
+    figure, axes = plt.subplots(
+        down * rows, across, figsize=(max(3.0 * across, 5.5), height * down * rows + 0.5),
+        layout="constrained", squeeze=False,
+    )  # fmt: skip
+    places = [
+        [axes[rows * (i // COLUMNS) + row, i % COLUMNS] for row in range(rows)]
+        for i in range(down * across)
+    ]
+    for i, place in enumerate(places):
+        for ax in place:
+            ax.set_visible(i < datasets)
+            ax.set_axisbelow(True)
+            ax.grid(color="0.92")
+            ax.spines[["top", "right"]].set_visible(False)
+    return figure, places
+
+
+def _datasets(table: pd.DataFrame) -> list[str]:
+    found = set(table["dataset"])
+    return [name for name in AVAILABLE if name in found] + sorted(found - set(AVAILABLE))
+
+
+def _methods(table: pd.DataFrame) -> list[tuple[str, int]]:
+    order = [*NAMES, *sorted(set(table["method"]) - set(NAMES))]
+    found = set(zip(table["method"], table["n"]))
+    return sorted(found, key=lambda pair: (order.index(pair[0]), pair[1]))
+
+
+def _style(method: str, n: int) -> dict[str, Any]:
+    colour = COLOURS.get(method, "0.2")
+    return {"color": colour, "lw": 1.5, "ls": (0, (3, 1.2)) if n == 1 else "-"}
+
+
+def _legend(figure: Figure, methods: list[tuple[str, int]]) -> None:
+    handles = [Line2D([], [], **_style(*pair)) for pair in methods]
+    labels = [f"{NAMES.get(method, method)}, N = {n}" for method, n in methods]
+    figure.legend(
+        handles, labels, loc="outside lower center", frameon=False,
+        ncols=6 if figure.get_figwidth() > 8 else 3,
+    )  # fmt: skip
+
+
+def _curve(
+    ax: Axes, run: pd.DataFrame, x: str, value: str, style: dict[str, Any],
+    of: Literal["mean", "median"],
+) -> None:  # fmt: skip
+    run = run[np.isfinite(run[x])]
+    if x == "seconds":
+        run = run[run[x] > 0]
+    if run.empty:
+        return
+    wide = run.pivot(index="split", columns="step", values=value).astype(np.float64)
+    at = run.groupby("step")[x].mean().to_numpy(np.float64)
+    low, high = bootstrap_band(wide.to_numpy(), draws=2000, of=of)
+    ax.fill_between(at, low, high, color=style["color"], alpha=0.18, lw=0)
+    ax.plot(at, wide.mean(skipna=False) if of == "mean" else wide.median(), **style)
+
+
+def _limits(part: pd.DataFrame, value: str) -> tuple[float, float]:
+    """Limits set by the quartiles over splits: the best, and not much below how the worst ends.
+
+    The steep beginning of the runs may lie outside, and so may a few bad splits.
+    """
+    sign = -1 if value == "rmse" else 1
+    finite = part.assign(score=sign * part[value].astype(np.float64))
+    finite = finite[np.isfinite(finite["score"])]
+    if finite.empty:
+        return 0.0, 1.0
+    quartiles = finite.groupby(["method", "n", "step"])["score"].quantile([0.25, 0.75]).unstack()
+    best = float(quartiles[0.75].max())
+    worst_end = float(quartiles[0.25].groupby(level=[0, 1]).last().min())
+    low = max(float(quartiles[0.25].quantile(0.07)), best - 4 * (best - worst_end))
+    low = min(low, worst_end)
+    room = 0.06 * (best - low) or 0.5
+    ends = sorted((sign * (low - room), sign * (best + room)))
+    return ends[0], ends[1]
+
+
+def _outside(part: pd.DataFrame, value: str, limits: tuple[float, float]) -> bool:
+    """Whether a method's mean ends outside the limits, or as NaN."""
+    last = part[part["step"] == part["step"].max()]
+    ends = last.groupby(["method", "n"])[value].agg(lambda values: np.mean(values.to_numpy()))
+    return not bool(ends.between(*limits).all())
