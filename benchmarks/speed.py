@@ -30,35 +30,18 @@ from rich.table import Table
 import scoreascent as sa
 from scoreascent._random import as_key
 from scoreascent.loop import first_state, run_chunk
+from scoreascent.models.bnn import BNN
 from scoreascent.provenance import versions
 from scoreascent.update import DEFAULT
 
-ROWS, INPUTS, UNITS, N = 1352, 6, 50, 10
-DIM = UNITS * INPUTS + (UNITS + 1) + 2
-
-
-def bnn(z: Any, data: Any) -> Any:
-    """Log joint density of the paper's regression network, on the unconstrained scale."""
-    x, y = data
-    w1 = z[: UNITS * INPUTS].reshape(INPUTS, UNITS)
-    w2 = z[UNITS * INPUTS : -2]
-    log_prior_precision, log_noise_precision = z[-2], z[-1]
-    h = jax.nn.relu(x @ w1 / np.sqrt(INPUTS))
-    mean = (h @ w2[:-1] + w2[-1]) / np.sqrt(UNITS + 1)
-    weights = z[:-2]
-    log_likelihood = 0.5 * ROWS * log_noise_precision - 0.5 * jnp.exp(
-        log_noise_precision
-    ) * jnp.sum((y - mean) ** 2)
-    log_prior = 0.5 * weights.size * log_prior_precision - 0.5 * jnp.exp(
-        log_prior_precision
-    ) * jnp.sum(weights**2)
-    hyper = jnp.array([log_prior_precision, log_noise_precision])
-    return log_likelihood + log_prior + jnp.sum(6 * hyper - 6 * jnp.exp(hyper))
+ROWS, N = 1352, 10
+bnn = BNN(inputs=5)
+DIM = bnn.dim
 
 
 def simulate() -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    x = np.column_stack([rng.normal(size=(ROWS, INPUTS - 1)), np.ones(ROWS)])
+    x = rng.normal(size=(ROWS, bnn.inputs))
     y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=ROWS)
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
 
@@ -175,7 +158,7 @@ def report(times: dict[str, float], whole: dict[str, float], as_json: bool) -> N
         print(json.dumps({"microseconds": {k: 1e6 * t for k, t in (times | whole).items()},
                           "over_density": ratios, "versions": versions()}))  # fmt: skip
         return
-    table = Table(title=f"BNN, {ROWS} × {INPUTS}, {UNITS} units, N = {N}: one iteration")
+    table = Table(title=f"{bnn!r}, {ROWS} rows, N = {N}: one iteration")
     for column in ("", "µs", "over the density alone", "over pmcsa"):
         table.add_column(column, justify="right" if column else "left")
     for name, t in times.items():

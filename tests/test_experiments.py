@@ -1,6 +1,7 @@
 """Run folders, the quick versions of Figures 1 and 2, and what the stored full tables show."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 import scoreascent as sa
 from scoreascent.cli import app
 from scoreascent.experiments import figure1, figure2, figures
+from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import RunFolder, RunFolderError
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -18,27 +20,23 @@ SETTINGS = {"a": 1, "b": [1, 2]}
 
 
 def one_row(value=1.0):
-    return pd.DataFrame({"x": [value]})
+    return {"table": pd.DataFrame({"x": [value]})}
 
 
 # -- run folders -----------------------------------------------------------------------------------
 
 
-def test_a_finished_cell_is_not_computed_again(tmp_path):
+def test_cells_are_kept_and_joined(tmp_path):
     folder = RunFolder(tmp_path / "run", "figure1", SETTINGS)
-    assert folder.compute("first", one_row)
+    assert not folder.has("first")
+    folder.write("first", one_row())
     again = RunFolder(tmp_path / "run", "figure1", SETTINGS)
-    assert not again.compute("first", lambda: pytest.fail("computed twice"))
-    assert again.compute("second", lambda: one_row(2.0))
+    assert again.has("first")
+    again.write("second", {"weights": pd.DataFrame({"w": [0.5]}), **one_row(2.0)})
     assert again.table()["x"].tolist() == [1.0, 2.0]
-    assert pd.read_parquet(again.finish())["x"].tolist() == [1.0, 2.0]
-
-
-def test_a_cell_that_fails_leaves_no_file(tmp_path):
-    folder = RunFolder(tmp_path / "run", "figure1", SETTINGS)
-    with pytest.raises(ZeroDivisionError):
-        folder.compute("bad", lambda: 1 / 0)
-    assert list((tmp_path / "run" / "cells").iterdir()) == []
+    again.finish()
+    assert pd.read_parquet(tmp_path / "run" / "table.parquet")["x"].tolist() == [1.0, 2.0]
+    assert pd.read_parquet(tmp_path / "run" / "weights.parquet")["w"].tolist() == [0.5]
 
 
 def test_a_full_disk_leaves_no_part_of_a_cell(tmp_path, monkeypatch):
@@ -49,8 +47,16 @@ def test_a_full_disk_leaves_no_part_of_a_cell(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        folder.compute("cell", one_row)
+        folder.write("cell", one_row())
     assert list((tmp_path / "run" / "cells").iterdir()) == []
+
+
+def test_a_damaged_cell_is_named(tmp_path):
+    folder = RunFolder(tmp_path / "run", "figure1", SETTINGS)
+    folder.write("cell", one_row())
+    (tmp_path / "run" / "cells" / "cell.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(RunFolderError, match=r"cell\.parquet' is damaged"):
+        folder.finish()
 
 
 @pytest.mark.parametrize(
@@ -136,8 +142,13 @@ def test_step_sizes_really_differ():
     """Every replication of Figure 2 has its own step size, though all share one compiled loop."""
     settings = figure2.Settings(dim=2, nu=3, step_sizes=2, replications=1, steps=50)
     problem = figure2.wishart_gaussian(2, 3)
+
+    def sweep(optimizer):
+        cell = Cell("cell", ("pmcsa", optimizer))
+        return figure2.compute(cell, settings, None, np.inf)["table"]
+
     for optimizer in ("sgd", "doan", "doan_nesterov"):
-        table = figure2.cell(problem, "pmcsa", optimizer, settings, False)
+        table = sweep(optimizer)
         small, large = table["kl_last"]
         assert table["step_size"].tolist() == [0.001, 1.0]
         assert small != large, optimizer
@@ -145,7 +156,7 @@ def test_step_sizes_really_differ():
         problem.target, sa.pmcsa(10), steps=50, replications=2, progress=False,
         q0=lambda key: figure1.first_q(key, 2), optimizer=figure2.OPTIMIZERS["sgd"](1.0),
     )  # fmt: skip
-    swept = figure2.cell(problem, "pmcsa", "sgd", settings, False)
+    swept = sweep("sgd")
     assert float(problem.kl(alone[1].q)) == pytest.approx(swept["kl_last"][1], rel=1e-3)
 
 
@@ -166,7 +177,7 @@ def full2():
 def test_stored_tables_are_at_full_settings(name):
     manifest = json.loads((RESULTS / name / "manifest.json").read_text())
     module = {"figure1": figure1, "figure2": figure2}[name]
-    wanted = json.loads(json.dumps(module.asdict(module.Settings())))
+    wanted = json.loads(json.dumps(asdict(module.Settings())))
     assert manifest["settings"] == wanted
 
 

@@ -125,8 +125,9 @@ class BNN(Config):
 
 def relu_moments(m: Float[Array, ...], v: Float[Array, ...]) -> tuple[Any, Any]:
     """Mean and variance of max(0, a), a ~ N(m, v)."""
-    sd = jnp.sqrt(jnp.maximum(v, jnp.finfo(v.dtype).tiny))
-    alpha = m / sd
+    sd = jnp.sqrt(v)
+    # beyond this the unit is certainly off or on, and the formulas would overflow
+    alpha = jnp.clip(m / jnp.maximum(sd, jnp.finfo(v.dtype).tiny), -1e4, 1e4)
     inside = norm.cdf(alpha)
     gamma = jnp.exp(norm.logpdf(alpha) - norm.logcdf(alpha))
     positive = jnp.maximum(m + sd * gamma, 0)  # E[a | a > 0]
