@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import scoreascent as sa
 from scoreascent.cli import app
-from scoreascent.experiments import figure1, figure2, figures
+from scoreascent.experiments import figure1, figure2, figures, reproduce, tables
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import RunFolder, RunFolderError
 
@@ -241,3 +241,61 @@ def test_basin_width_is_that_of_a_known_curve():
     ]
     width = figures.basins(pd.DataFrame(rows), factor=2.0)["basin_decades"]
     np.testing.assert_allclose(width, 2.0)  # half of each slope lies below 2, on log axes
+
+
+# -- what the stored tables show -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bnn():
+    return tables.summarise(pd.read_parquet(RESULTS / "table-bnn" / "table.parquet"), "table-bnn")
+
+
+@pytest.fixture(scope="module")
+def gp():
+    table = pd.read_parquet(RESULTS / "table-gp" / "table.parquet")
+    return {v: tables.summarise(table, "table-gp", v) for v in ("lpd", "lpd_published")}
+
+
+@pytest.mark.parametrize("name", ["table-bnn", "table-gp"])
+def test_stored_cells_are_at_full_settings(name):
+    settings = reproduce.EXPERIMENTS[name].settings
+    manifest = json.loads((RESULTS / name / "manifest.json").read_text())
+    assert manifest["settings"] == json.loads(json.dumps(asdict(settings)))
+    table = pd.read_parquet(RESULTS / name / "table.parquet")
+    runs = table.groupby(["dataset", "method", "n", "split"])["step"]
+    assert np.all(runs.max() == settings.steps)
+    assert np.all(runs.count() == settings.steps // settings.every)
+
+
+def test_the_bnn_table_is_whole_and_reproduces(bnn):
+    assert len(bnn) == 48
+    assert np.all(bnn["splits"] == 20)
+    assert bnn["agrees"].sum() >= 44
+    means = bnn.set_index(["dataset", "method", "n"])["mean"]
+    for dataset in bnn["dataset"].unique():
+        others = [means[dataset, m, 10] for m in ("jsa", "msc", "msc_rb")]
+        assert means[dataset, "pmcsa", 10] > max(others)
+
+
+def test_the_gp_table_reproduces_and_turns_over(gp):
+    published, correct = (gp[v].set_index(["dataset", "method"]) for v in ("lpd_published", "lpd"))
+    assert published["agrees"].mean() > 0.8
+    for dataset in ("yacht", "energy"):
+        assert published["mean"][dataset, "pmcsa"] > published["mean"][dataset, "elbo"]
+        assert correct["mean"][dataset, "pmcsa"] < correct["mean"][dataset, "elbo"] - 0.5
+
+
+def test_the_page_shows_the_stored_tables():
+    page = (RESULTS.parent / "experiments.md").read_text()
+    for name in ("table-bnn/lpd.md", "table-gp/both.md"):
+        assert (RESULTS / name).read_text().strip() in page
+
+
+def test_the_tables_are_drawn_from_the_stored_numbers(tmp_path):
+    for name in ("manifest.json", "table.parquet", "times.parquet"):
+        (tmp_path / name).write_bytes((RESULTS / "table-gp" / name).read_bytes())
+    command = ["reproduce", "table-gp", "--draw", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    for name in ("both.md", "lpd.csv", "lpd.tex", "lpd_published.md"):
+        assert (tmp_path / name).read_text() == (RESULTS / "table-gp" / name).read_text()

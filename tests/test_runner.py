@@ -39,6 +39,7 @@ from scoreascent import datasets
 from scoreascent.cli import app
 from scoreascent.experiments import regression, runner
 from scoreascent.experiments import reproduce as reproduce_module
+from scoreascent.experiments import store as store_module
 from scoreascent.experiments.regression import Problem
 from scoreascent.experiments.runner import Cell, How
 from scoreascent.experiments.store import RunFolder
@@ -46,11 +47,6 @@ from scoreascent.experiments.table_bnn import TABLE as BNN
 
 ROOT = Path(__file__).parents[1]
 QUIET = How(progress=False)
-
-
-def bug(reason: str) -> Any:
-    """A known fault: the test says what should be, and fails if it has come true unnoticed."""
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 # -- cells that cost nothing -----------------------------------------------------------------------
@@ -224,9 +220,7 @@ def test_a_killed_worker_does_not_lose_the_grid(store: RunFolder, settings: Any)
 
 
 def test_a_pool_that_keeps_dying_gives_up(store: RunFolder, settings: Any) -> None:
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    with pytest.raises(BrokenProcessPool):
+    with pytest.raises(RuntimeError, match="killed 3 times before any cell was done"):
         runner.run(deadly, store, CELLS[:1], settings, How(2, progress=False))
     assert begun(settings) == ["c0"] * runner.BROKEN
     assert files(store) == {}
@@ -301,7 +295,6 @@ def test_the_bar_ends_where_the_run_ends(
     assert "/4 cells" in capsys.readouterr().err
 
 
-@bug("_shown: the watcher does not look once more after the last cell, so the bar ends at 0/4")
 def test_the_bar_shows_the_last_cell(
     store: RunFolder, settings: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,12 +307,9 @@ def test_the_bar_shows_the_last_cell(
     [(0, False), (1, False), (60, False), (300, False), (None, True)],
 )
 def test_a_damaged_part_counts_as_nothing(
-    length: int | None, array: bool, store: RunFolder, request: pytest.FixtureRequest
+    length: int | None, array: bool, store: RunFolder
 ) -> None:
     """The bar looks at every part; what it cannot read it must not stumble over."""
-    if length in (0, None):
-        reason = "share: EOFError of an empty file, TypeError of an npy file are not caught"
-        request.applymarker(bug(reason))
     store.save_part("c0", np.arange(3.0), 0.5, {})
     assert store.share("c0") == 0.5
     path = store.path / "cells" / "c0.part"
@@ -331,7 +321,6 @@ def test_a_damaged_part_counts_as_nothing(
     assert store.share("c0") == 0.0
 
 
-@bug("RunFolder: a left-over of write_atomically makes a folder 'not empty', and it is refused")
 def test_a_folder_whose_manifest_was_being_written_is_taken_up(tmp_path: Path) -> None:
     """Killed during its very first write, a run leaves the part of its manifest, and goes on."""
     folder = tmp_path / "run"
@@ -393,7 +382,7 @@ def test_a_backend_that_is_not_installed(
     backend: Any, module: str, store: RunFolder, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"{module}: .*'scoreascent\[{backend}\]'"):
+    with pytest.raises(ModuleNotFoundError, match=rf"{module}.*'scoreascent\[{backend}\]'"):
         runner.run(plain, store, CELLS, settings, How(backend=backend, progress=False))
     assert begun(settings) == []
     # and on the command line
@@ -467,7 +456,9 @@ def numbers(store: RunFolder) -> pd.DataFrame:
 def check_same(store: RunFolder, uncut: RunFolder) -> None:
     pd.testing.assert_frame_equal(numbers(store), numbers(uncut), check_exact=True)
     pd.testing.assert_frame_equal(store.table("weights"), uncut.table("weights"), check_exact=True)
-    store.finish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "HOUR", -1.0)  # what killed writers left goes at once
+        store.finish()
     for name in ("table.parquet", "weights.parquet"):
         assert (store.path / name).read_bytes() == (uncut.path / name).read_bytes()
     assert not [name for name in files(store) if not name.endswith(".parquet")]
@@ -603,7 +594,6 @@ def test_a_part_of_another_setting_is_refused(cut: RunFolder) -> None:
     assert before.items() <= files(store).items()
 
 
-@bug("_compute: a cell that diverges gives None, hence 'unfinished', for ever; it should fail")
 def test_a_cell_that_diverges_has_failed(tmp_path: Path) -> None:
     def hopeless(splits: list[datasets.Split], method: str) -> Problem:
         easy = line(splits, method)
@@ -624,10 +614,7 @@ def sigint() -> Any:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize(
-    "look",
-    [3, pytest.param(LOOKS + 1, marks=bug("fit: Ctrl-C in the last chunk or look is forgotten"))],
-)
+@pytest.mark.parametrize("look", [3, LOOKS + 1])
 def test_ctrl_c_in_a_cell(
     look: int, uncut: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigint: None
 ) -> None:
@@ -646,7 +633,7 @@ def test_ctrl_c_in_a_cell(
             grid(tmp_path / "run")
     first, second = (cell.name for cell in LINE.cells(SMALL))
     store = RunFolder(tmp_path / "run", "line", asdict(SMALL))
-    assert store.share(first) == min(look / LOOKS, 1)  # the interval it came in is finished
+    assert store.share(first) == (look - 1) / LOOKS
     assert store.share(second) == 0
     assert store.failures() == []
     store, _ = grid(tmp_path / "run")
@@ -722,12 +709,12 @@ def test_killed_at_random_ten_times(tmp_path: Path) -> None:
     for _ in range(10):
         child = scoreascent(*command, tmp_path / "killed")
         try:
-            child.communicate(timeout=rng.uniform(0, took))
+            child.communicate(timeout=rng.uniform(0, 0.3 * took))  # a cell or two, or none
         except subprocess.TimeoutExpired:
             child.kill()
             child.communicate()
             killed += 1
-    assert killed >= 3  # the others found everything done
+    assert killed >= 5  # the others found everything done
     last = scoreascent(*command, tmp_path / "killed")
     _, said = last.communicate()
     assert last.returncode == 0, said
@@ -816,7 +803,6 @@ def test_bad_commands_write_nothing(arguments: list[str], says: str, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-@bug("reproduce.run drops splits=0 as if it was not given, and runs everything")
 @pytest.mark.parametrize("arguments", [["table-bnn", "--quick"], ["figure1", "--quick"]])
 def test_no_splits_at_all(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -828,12 +814,13 @@ def test_no_splits_at_all(
     assert list(tmp_path.iterdir()) == []
 
 
-@bug("Table.cells: a block is never cut, so --splits does nothing where a cell has all splits")
 def test_fewer_splits() -> None:
-    for table in (BNN, reproduce_module.GP):
-        for settings in (table.settings, table.quick):
-            cells = table.cells(settings, splits=1)
-            assert {(c.what[3], c.what[4]) for c in cells} == {(0, 1)}
+    """Blocks stay whole, so that a folder never holds a split twice."""
+    settings = replace(BNN.quick, splits=7, blocks=(("diabetes", 3),))
+    for splits, blocks in ((1, {(0, 3)}), (3, {(0, 3)}), (4, {(0, 3), (3, 6)})):
+        cells = BNN.cells(settings, splits=splits)
+        assert {(c.what[3], c.what[4]) for c in cells} == blocks
+    assert {(c.what[3], c.what[4]) for c in BNN.cells(settings)} == {(0, 3), (3, 6), (6, 7)}
 
 
 @pytest.mark.parametrize("what", ["settings", "version", "experiment"])
@@ -868,32 +855,29 @@ def test_missing_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = without_data(tmp_path / "run")
     assert ran.exit_code == 1
     assert "Traceback" not in ran.output
-    assert f"{datasets.FOLDER} is not set" in " ".join(ran.output.split())
-    store = RunFolder(tmp_path / "run", "table-bnn", asdict(BNN.settings))
-    assert len(store.failures()) == 2  # on record, to be tried again
-    assert sorted(files(store)) == [f"yacht-{m}10-00-19.error.json" for m in ("jsa", "pmcsa")]
-
-
-@bug("reproduce.run prints failed cells to stdout")
-def test_missing_data_is_said_on_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(datasets.FOLDER, raising=False)
-    ran = without_data(tmp_path / "run")
     assert f"{datasets.FOLDER} is not set" in " ".join(ran.stderr.split())
+    assert list(tmp_path.iterdir()) == []  # before anything is written
 
 
-@bug("cli: with --minutes the exit code is 0 even if cells failed")
-def test_failed_cells_tell_even_with_a_time_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def failing(*_: Any) -> Any:
+    raise ZeroDivisionError("no such luck")
+
+
+@pytest.mark.parametrize("more", [(), ("--minutes", "60")])
+def test_failed_cells_tell(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(datasets.FOLDER, raising=False)
-    assert without_data(tmp_path / "run", "--minutes", "60").exit_code == 1
+    monkeypatch.setattr(regression, "_compute", failing)
+    ran = reproduce("table-bnn", "--quick", "--method", "msc", *more, "--out", tmp_path / "run")
+    assert ran.exit_code == 1
+    assert "diabetes-msc10-00-01 failed: ZeroDivisionError: no such luck" in ran.stderr
 
 
 def test_a_full_disk_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two failures of the first cell: to read its data, and to write that down."""
-    monkeypatch.delenv(datasets.FOLDER, raising=False)
+    """Two failures of the first cell: to be computed, and to write that down."""
+    monkeypatch.setattr(regression, "_compute", failing)
     monkeypatch.setattr(os, "fsync", full_from(2))
-    ran = without_data(tmp_path / "run")
+    ran = reproduce("table-bnn", "--quick", "--out", tmp_path / "run")
     assert ran.exit_code == 1
     assert "No space left on device" in ran.stderr
     assert "Traceback" not in ran.output
@@ -1082,13 +1066,11 @@ def test_callback_at_the_end_stops_nothing() -> None:
     assert same_run(result, fit())
 
 
-@bug("_loop: asked before the first iteration, a run that is already at its end is 'stopped'")
 def test_callback_does_not_stop_a_finished_run() -> None:
     whole = fit()
     assert fit(state=whole.state, callback=Spy(stop=T)).status == "max_steps"
 
 
-@bug("_loop: 'stopped' overwrites 'diverged', so that no DivergenceError is raised")
 def test_callback_does_not_hide_a_divergence() -> None:
     target = sa.Target(nan_density, dim=1, data=0.0)
     options = {"steps": 200, "callback_every": 100, "progress": False}
@@ -1101,7 +1083,6 @@ def test_only_true_stops(says: Any) -> None:
     assert fit(callback=Spy(stop=20, says=says), callback_every=10).status == "max_steps"
 
 
-@bug("_Hook: `is True` lets a numpy or jax comparison, which is no Python bool, go unheard")
 @pytest.mark.parametrize("says", [np.bool_(True), jnp.array(True)], ids=["numpy", "jax"])
 def test_a_comparison_of_arrays_stops_too(says: Any) -> None:
     assert fit(callback=Spy(stop=20, says=says), callback_every=10).status == "stopped"

@@ -52,7 +52,9 @@ def reproduce(
     draw: Annotated[bool, typer.Option(help="only draw, from the folder's tables")] = False,
     data: Annotated[list[str] | None, typer.Option(help="only this data set (repeat)")] = None,
     method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
-    splits: Annotated[int | None, typer.Option(help="only so many splits")] = None,
+    splits: Annotated[
+        int | None, typer.Option(help="only the first so many, in whole blocks")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="processes on this machine")] = 1,
     backend: Annotated[str, typer.Option(help="local, dask or ray")] = "local",
     address: Annotated[str | None, typer.Option(help="of the cluster's scheduler")] = None,
@@ -71,14 +73,14 @@ def reproduce(
             return
         how = How(jobs, backend, address, minutes)  # type: ignore[arg-type]
         part = {"only_datasets": tuple(data or ()), "only_methods": tuple(method or ())}
-        whole = module.run(what, folder, quick, console, how, **part, splits=splits)
-    except (ValueError, ModuleNotFoundError, OSError) as error:
+        ends = module.run(what, folder, quick, console, how, **part, splits=splits)
+    except (ValueError, ModuleNotFoundError, OSError, RuntimeError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
-    if not whole and minutes is None:
+    if ends["failed"]:
         raise typer.Exit(1)
 
 

@@ -91,8 +91,8 @@ def fit(
         state: resume from the `state` of an earlier result instead.
         callback: called with the state and the trace since the last call: before the first
             iteration of this run, whenever the iteration number is a multiple of `callback_every`,
-            and at the end. If it returns True the run ends there, with the status "stopped". It
-            does not change the run's bits.
+            and after the last. If it returns True the run ends there, with the status "stopped".
+            It does not change the run's bits.
         callback_every: iterations between two calls.
         throw: raise `DivergenceError` if the fit diverges, rather than give it back with the
             status "diverged". Replications never raise; their statuses tell.
@@ -178,7 +178,7 @@ def _loop(
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         if done < steps:
             run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
-        if hook.asks_to_stop(state, parts):
+        if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
             ended = "stopped"
         while done < steps and ended == "max_steps":
             n, clock = min(size, steps - done, hook.room(done)), time.perf_counter()
@@ -190,9 +190,10 @@ def _loop(
             skips = _trailing(parts[-1].skipped, skips)
             if np.all(skips >= limit):
                 ended = "diverged"
-            elif interrupt.asked and done < steps:
+            called = hook.is_due(done, steps) and hook.asks_to_stop(state, parts)
+            if interrupt.asked and ended == "max_steps":
                 ended = "interrupted"
-            if hook.is_due(done, steps) and hook.asks_to_stop(state, parts) and done < steps:
+            elif called and done < steps and ended == "max_steps":
                 ended = "stopped"
             bar.update(done, float(np.mean(parts[-1].loss)), float(np.mean(parts[-1].acceptance)))
             saver.save(state, parts, force=done >= steps or ended != "max_steps")
@@ -236,7 +237,10 @@ class _Hook:
             return False
         since = _join(parts[self._seen :] or [Trace(*(x[:0] for x in parts[-1]))])
         self._seen = len(parts)
-        return self._callback(state, _replications_first(since)) is True
+        answer = self._callback(state, _replications_first(since))
+        # only a truth value is an answer: a callback may give back what it computed
+        is_truth = isinstance(answer, bool) or str(getattr(answer, "dtype", "")) == "bool"
+        return is_truth and bool(answer)
 
 
 class _Saver:

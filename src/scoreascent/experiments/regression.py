@@ -66,7 +66,7 @@ class Table:
     problem: Callable[[list[datasets.Split], str], Problem]
     dtype: type[np.floating[Any]]
     cost: Callable[[int, int], float]  # of an iteration, from rows and features
-    weights: bool  # whether the first split's posterior means are kept
+    weights: slice | None  # which of the first split's posterior means are kept
 
     def cells(
         self,
@@ -75,7 +75,10 @@ class Table:
         only_methods: tuple[str, ...] = (),
         splits: int | None = None,
     ) -> list[Cell]:
-        """The grid, or the part of it that is asked for."""
+        """The grid, or the part of it that is asked for: of the splits, whole blocks.
+
+        Data sets that are not there, or not what they should be, are told at once.
+        """
         _check_known("data set", only_datasets, settings.datasets)
         _check_known("method", only_methods, tuple(dict(settings.methods)))
         if splits is not None and not 1 <= splits <= settings.splits:
@@ -83,11 +86,11 @@ class Table:
         found = []
         for dataset in only_datasets or settings.datasets:
             size = dict(settings.blocks).get(dataset, settings.splits)
-            source = datasets.REGISTRY[dataset]
+            rows, features = datasets.load(dataset).x.shape
             for method, n in settings.methods:
                 if only_methods and method not in only_methods:
                     continue
-                work = settings.steps * n * self.cost(source.rows, source.features)
+                work = settings.steps * n * self.cost(rows, features)
                 work *= 3 if method == "elbo" else 1  # a gradient costs about that
                 for first in range(0, splits or settings.splits, size):
                     last = min(first + size, settings.splits)
@@ -130,17 +133,20 @@ def _compute(
     result = fit(
         steps=settings.steps, state=log.state, callback=log.look, callback_every=settings.every
     )
-    if result.status[0] == "interrupted":
+    if "interrupted" in result.status:
         log.save()
         raise KeyboardInterrupt
-    if int(result.state.step[0]) < settings.steps:
+    if "stopped" in result.status:
         return None
+    if (done := int(result.state.step[0])) < settings.steps:
+        raise RuntimeError(f"all {len(result)} runs diverged, the last one by step {done}")
     frames = {"table": log.frame(dataset, method, n, first)}
     if table.weights and first == 0:
         q = result[0].q
+        mean, sd = np.asarray(q.mean)[table.weights], np.asarray(q.sd)[table.weights]
         frames["weights"] = pd.DataFrame(
-            {"dataset": dataset, "method": method, "n": n, "index": np.arange(q.dim),
-             "mean": np.asarray(q.mean), "sd": np.asarray(q.sd)}
+            {"dataset": dataset, "method": method, "n": n, "index": np.arange(len(mean)),
+             "mean": mean, "sd": sd}
         )  # fmt: skip
     return frames
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,17 +40,17 @@ def run(
     console: Console,
     how: runner.How | None = None,
     **part: Any,
-) -> bool:
+) -> Counter[str]:
     """Compute what is missing, then write the tables and everything drawn from them.
 
     `part` names the part of a table that is wanted: `only_datasets`, `only_methods`, `splits`.
-    Gives whether the folder now holds all that was asked for.
+    Gives how many cells ended how.
     """
     experiment, how = known(what), how or runner.How()
     if how.jobs > 1:  # before jax sees the GPU: it must leave room for the others
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     settings = experiment.quick if quick else experiment.settings
-    part = {key: value for key, value in part.items() if value}
+    part = {key: value for key, value in part.items() if value not in (None, ())}
     if part and what not in tables.FILES:
         raise ValueError(f"{what} is one whole; --data, --method and --splits are for the tables")
     cells = experiment.cells(settings, **part)
@@ -60,15 +61,16 @@ def run(
     took = f"{time.perf_counter() - clock:.0f} s"
     console.print(f"{what}: {now} of {len(cells)} cells in {folder}, {now - there} new, {took}")
     failed = {f["cell"]: f["error"] for f in store.failures()}
+    errors = Console(stderr=True)
     for cell in cells:
         if cell.name in failed:
-            console.print(f"! {cell.name} failed: {failed[cell.name]}", markup=False)
+            errors.print(f"! {cell.name} failed: {failed[cell.name]}", markup=False)
     if ends["unfinished"]:
         console.print("time is up; the same command goes on from here")
     if now:
         store.finish()
         draw(what, folder, console)
-    return now == len(cells)
+    return ends
 
 
 def draw(what: str, folder: Path, console: Console) -> None:

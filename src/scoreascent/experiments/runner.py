@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import threading
@@ -19,6 +20,7 @@ from scoreascent._structs import check_count
 from scoreascent.experiments.store import Frames, RunFolder
 
 Backend = Literal["local", "dask", "ray"]
+NEEDED = {"local": (), "dask": ("joblib", "distributed"), "ray": ("joblib", "ray.util.joblib")}
 BROKEN = 3  # so often in a row a pool of processes may break before a cell is done
 
 
@@ -57,6 +59,8 @@ class How:
             raise ValueError(f"minutes must be positive, got {self.minutes!r}")
         if self.backend == "local" and self.address is not None:
             raise ValueError(f"address {self.address!r} needs backend 'dask' or 'ray'")
+        for module in NEEDED[self.backend]:
+            _needed(module, "experiments" if module == "joblib" else self.backend)
 
 
 def run(
@@ -116,7 +120,11 @@ def _in_parallel(jobs: list[Any], how: How) -> Counter[str]:
                 broken = broken + 1 if len(still) == len(left) else 1
                 left = still
                 if broken == BROKEN:
-                    raise
+                    raise RuntimeError(
+                        f"worker processes were killed {BROKEN} times before any cell was done "
+                        f"({len(left)} are left): is there enough memory for {how.jobs} of them? "
+                        "The same command with fewer --jobs goes on from here"
+                    ) from None
 
 
 @contextmanager
@@ -125,22 +133,24 @@ def _backend(how: How) -> Iterator[dict[str, Any]]:
     if how.backend == "local":
         yield {"n_jobs": how.jobs, "backend": "loky"}
         return
-    joblib = _needed("joblib", "experiments")
+    import joblib
+
     if how.backend == "dask":
-        distributed = _needed("distributed", "dask")
+        import distributed
+
         with distributed.Client(how.address), joblib.parallel_config(backend="dask"):
             yield {"n_jobs": -1}
     else:
-        ray = _needed("ray", "ray")
-        _needed("ray.util.joblib", "ray").register_ray()
+        import ray
+        from ray.util.joblib import register_ray
+
+        register_ray()
         ray.init(address=how.address, ignore_reinit_error=True)
         with joblib.parallel_config(backend="ray"):
             yield {"n_jobs": -1}
 
 
 def _needed(module: str, extra: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -172,20 +182,23 @@ def _shown(store: RunFolder, cells: list[Cell], show: bool) -> Iterator[None]:
 
     def look() -> None:
         nonlocal begun
-        while True:
-            shares = [store.share(c.name) for c in cells]
-            done = sum(share * c.cost for share, c in zip(shares, cells))
-            begun = done if begun is None else begun  # what an earlier command did takes no time
-            says = f"{sum(s == 1.0 for s in shares)}/{len(cells)}"
-            bar.update(task, completed=done - begun, total=max(total - begun, 1e-9), cells=says)
-            if over.wait(1.0):
-                return
+        shares = [store.share(c.name) for c in cells]
+        done = sum(share * c.cost for share, c in zip(shares, cells))
+        begun = done if begun is None else begun  # what an earlier command did takes no time
+        says = f"{sum(s == 1.0 for s in shares)}/{len(cells)}"
+        bar.update(task, completed=done - begun, total=max(total - begun, 1e-9), cells=says)
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            look()
 
     with bar:
-        watcher = threading.Thread(target=look, daemon=True)
+        look()
+        watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
             yield
         finally:
             over.set()
             watcher.join()
+            look()

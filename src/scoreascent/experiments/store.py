@@ -22,6 +22,7 @@ from scoreascent.provenance import versions
 MANIFEST = "manifest.json"
 TABLE = "table"  # the frame that every cell has; the others are extra
 SECONDS = "seconds"  # the one column that another run of the same command does not repeat
+HOUR = 3600.0
 CLOCK = ["dataset", "method", "n", "first_split", "splits", "step", SECONDS]
 
 Frames = Mapping[str, pd.DataFrame]
@@ -46,7 +47,7 @@ class RunFolder:
         if manifest.exists():
             self.manifest = read_manifest(path)
             _check_same(path, self.manifest, wanted)
-        elif path.exists() and any(path.iterdir()):
+        elif path.exists() and any(not _is_left_over(p) for p in path.iterdir()):
             raise RunFolderError(
                 f"folder {str(path)!r} is not empty and has no {MANIFEST}; name another folder"
             )
@@ -83,8 +84,8 @@ class RunFolder:
         try:
             with np.load(self._part(cell)) as file:
                 return float(file["[1]"])
-        except (OSError, ValueError, LookupError, zipfile.BadZipFile):
-            return 0.0
+        except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile):
+            return 0.0  # a file that cannot be read is for `load_part` to complain about
 
     def write(self, cell: str, frames: Frames) -> None:
         """Write a finished cell; its main table comes last, and with it the cell is there."""
@@ -141,8 +142,9 @@ class RunFolder:
         if (weights := self.table("weights")) is not None:
             _write(self.path / "weights.parquet", _parquet(_narrow(weights)))
         _write(self.path / f"{TABLE}.parquet", _parquet(_narrow(table)))
-        for left_over in self._cells.glob(".*.part"):  # of a writer that was killed
-            left_over.unlink(missing_ok=True)
+        for path in (*self.path.iterdir(), *self._cells.iterdir()):
+            if _is_left_over(path) and time.time() - path.stat().st_mtime > HOUR:
+                path.unlink(missing_ok=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -154,6 +156,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise RunFolderError(f"{str(path)!r} is no manifest of scoreascent: {error}") from error
     return manifest
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a file is what a writer that was killed leaves (or one that is at work uses)."""
+    return path.name.startswith(".") and path.name.endswith(".part")
 
 
 def _write(path: Path, content: bytes) -> None:

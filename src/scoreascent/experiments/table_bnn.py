@@ -50,5 +50,5 @@ TABLE = Table(
     problem=problem,
     dtype=np.float32,
     cost=lambda rows, features: rows * (features + 10.0),
-    weights=True,
+    weights=slice(None, -2),
 )

@@ -57,5 +57,5 @@ TABLE = Table(
     problem=problem,
     dtype=np.float64,
     cost=lambda rows, features: (0.9 * rows) ** 3,
-    weights=False,
+    weights=None,
 )
