@@ -2,6 +2,7 @@
 
 from scoreascent import schedules
 from scoreascent._version import __version__
+from scoreascent.adapters import from_blackjax, from_numpyro
 from scoreascent.checkpoint import CheckpointError
 from scoreascent.families import Defensive, Family, MeanField
 from scoreascent.fit import DivergenceError, fit
@@ -30,7 +31,7 @@ from scoreascent.methods import (
     pmcsa,
 )
 from scoreascent.result import Result
-from scoreascent.target import Param, Target
+from scoreascent.target import Model, Param, Target
 from scoreascent.update import Update, gradient
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "MeanField",
     "Method",
     "Metropolis",
+    "Model",
     "Parallel",
     "Param",
     "Particles",
@@ -62,6 +64,8 @@ __all__ = [
     "__version__",
     "elbo",
     "fit",
+    "from_blackjax",
+    "from_numpyro",
     "gradient",
     "jsa",
     "msc",

@@ -150,6 +150,7 @@ def fit(
         status=status,
         target=target,
         method=method,
+        update=update,
         replications=count,
         data_replicated=replicate == "data",
         made=made,

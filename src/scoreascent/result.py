@@ -18,9 +18,12 @@ from scoreascent.families import Family
 from scoreascent.loop import State, Trace
 from scoreascent.methods import Method
 from scoreascent.target import Target
+from scoreascent.update import Update
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
+
+    from scoreascent.diagnostics.verdict import Diagnosis
 
 Status = Literal["max_steps", "interrupted", "stopped", "diverged"]
 
@@ -39,6 +42,7 @@ class Result:
     status: Status | tuple[Status, ...]
     target: Target
     method: Method
+    update: Update
     replications: int | None = None
     data_replicated: bool = False
     made: dict[str, Any] = field(default_factory=dict)
@@ -100,6 +104,49 @@ class Result:
                 numbers = [float(s[i]) for s in stats]
                 rows.append(dict(zip(("name", "mean", "sd", "q05", "q95"), (name, *numbers))))
         return rows
+
+    def diagnose(
+        self, key: PRNGKeyArray | int = 0, draws: int = 4000, steps: int | None = None
+    ) -> Diagnosis:
+        """Whether to believe this fit: a verdict in words, and the numbers behind it.
+
+        Draws of q are weighed against the posterior; the chains take 400 more steps at the fitted
+        q; and the fit goes on for `steps` iterations (a fifth of those done, if not said) to see
+        whether λ would still move. The result itself stays as it is.
+
+        The verdict is "good", "use with importance weights", "not converged: run longer" or
+        "chains did not mix: q is not the inclusive optimum"; `print` shows reason and remedy.
+        """
+        from scoreascent.diagnostics.verdict import diagnose
+
+        return diagnose(self, key, draws, steps)
+
+    def to_arviz(self, key: PRNGKeyArray | int = 0, n: int = 1000) -> Any:
+        """ArviZ's container of the installed version: `InferenceData` or `DataTree`.
+
+        Groups: `posterior` (n draws of q, as four chains of independent draws), `chains` (400
+        states of each of the chains at the fitted q), `sample_stats` (log densities, smoothed
+        importance weights, k̂, acceptance) and, for targets made of a model, `observed_data`,
+        `posterior_predictive` and `log_likelihood`. Its attributes say how the fit was made.
+        """
+        from scoreascent.adapters.arviz import to_arviz
+
+        return to_arviz(self, key, n)
+
+    def resample(
+        self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None
+    ) -> dict[str, Float[Array, "n ..."]]:
+        """N draws of the posterior: of many draws of q, some, by smoothed importance weights.
+
+        `draws` is how many are drawn of q first, 10 n if not said. They are no better than the
+        weights: look at `diagnose().k_hat`, which should be below 0.7.
+        """
+        from scoreascent.diagnostics.verdict import resample
+
+        n = check_count("n", n, 1)
+        draws = 10 * n if draws is None else check_count("draws", draws, n)
+        z = resample(self, key, n, draws)
+        return jax.jit(jax.vmap(self.target.named))(z)
 
     def warnings(self) -> list[str]:
         """What went wrong, or makes the fit doubtful, in words; empty if nothing was seen."""

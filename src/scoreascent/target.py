@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from numpyro.distributions.constraints import Constraint
 from scoreascent._structs import check_count
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float
+    from jaxtyping import Array, Float, PRNGKeyArray
 
 
 class Param(NamedTuple):
@@ -28,6 +29,54 @@ class Param(NamedTuple):
 
     support: Constraint = constraints.real
     shape: tuple[int, ...] = ()
+
+
+class Model(ABC):
+    """A log density that knows more of itself than a function does: what an adapter makes.
+
+    `Target(model, dim=model.dim, data=data)` then gives named draws, predictions and likelihoods.
+    Every method is pure, takes one unconstrained point and can be compiled; the object itself must
+    hash, for it is a static argument of compiled code.
+    """
+
+    dim: int
+    site_names: tuple[str, ...]  # the free parameters, in the order of z
+
+    @abstractmethod
+    def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
+        """The log density at the unconstrained z, Jacobians included."""
+
+    @abstractmethod
+    def constrain(self, z: Float[Array, " d"], data: Any) -> dict[str, Float[Array, ...]]:
+        """The free parameters at z, and what the model computes from them."""
+
+    @abstractmethod
+    def unconstrain(self, values: Any, data: Any) -> Float[Array, " d"]:
+        """The z of such parameters."""
+
+    @abstractmethod
+    def log_likelihood(self, z: Float[Array, " d"], data: Any) -> dict[str, Float[Array, ...]]:
+        """The log density of every observation, by the name of what is observed."""
+
+    @abstractmethod
+    def predict(
+        self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any
+    ) -> dict[str, Float[Array, ...]]:
+        """New observations, drawn at z."""
+
+    @abstractmethod
+    def observed(self, data: Any) -> dict[str, Float[Array, ...]]:
+        """The observations themselves."""
+
+    @property
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """The names of the axes of parameters and observations that have any."""
+        return {}
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """The labels along those axes."""
+        return {}
 
 
 class Target:
@@ -95,6 +144,8 @@ class Target:
         self.supports: tuple[Constraint, ...] = tuple(s.support for s in specs)
         self.shapes: tuple[tuple[int, ...], ...] = tuple(s.shape for s in specs)
         self.site_names: tuple[str, ...] = ("z",) if params is None else tuple(names)
+        if isinstance(log_density, Model):
+            self.site_names = log_density.site_names
         self._free_shapes = tuple(
             _free_shape(name, spec) for name, spec in zip(self.site_names, specs)
         )
@@ -108,7 +159,8 @@ class Target:
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
         """Log density of the unconstrained `z`, Jacobians of the transforms included."""
         value, log_det = self._constrain(z)
-        args = (value,) if self.data is None else (value, self.data)
+        takes_data = self.data is not None or isinstance(self.log_density, Model)
+        args = (value, self.data) if takes_data else (value,)
         log_p = self.log_density(*args)
         return log_p if log_det is None else log_p + log_det
 
@@ -117,6 +169,8 @@ class Target:
 
         For a target stated by `dim` this is `z` itself.
         """
+        if isinstance(self.log_density, Model):
+            return self.log_density.constrain(z, self.data)
         return self._constrain(z)[0]
 
     def unconstrain(self, params: Any) -> Float[Array, " d"]:
@@ -127,6 +181,8 @@ class Target:
         >>> target.unconstrain({"s": jnp.e}).tolist()
         [1.0]
         """
+        if isinstance(self.log_density, Model):
+            return self.log_density.unconstrain(params, self.data)
         if self._tree is None:
             return jnp.asarray(params)
         leaves = self._tree.flatten_up_to(params)
@@ -140,6 +196,8 @@ class Target:
 
     def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
         """The constrained parameters at `z` as a flat dictionary; `{"z": z}` without names."""
+        if isinstance(self.log_density, Model):
+            return self.log_density.constrain(z, self.data)
         if self._tree is None:
             return {"z": z}
         return dict(zip(self.site_names, self._tree.flatten_up_to(self.constrain(z))))
@@ -177,6 +235,8 @@ class Target:
 
     def __repr__(self) -> str:
         name = getattr(self.log_density, "__qualname__", repr(self.log_density))
+        if isinstance(self.log_density, Model):
+            return f"Target({self.log_density!r})"
         what = f"dim={self.dim}" if self._tree is None else f"params={list(self.site_names)}"
         data = "" if self.data is None else ", data=…"
         return f"Target({name}, {what}{data})"

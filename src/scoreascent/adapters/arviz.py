@@ -1,0 +1,108 @@
+"""A fit as ArviZ's container, whichever major version of ArviZ is installed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from scoreascent._random import as_key
+from scoreascent._structs import check_count
+from scoreascent.diagnostics.psis import psis
+from scoreascent.diagnostics.verdict import chain_states, check_single, log_weights
+from scoreascent.target import Model
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+    from scoreascent.result import Result
+
+CHAINS = 4  # independent draws have no chains; ArviZ's plots and summaries want some
+
+
+def to_arviz(result: Result, key: PRNGKeyArray | int = 0, n: int = 1000) -> Any:
+    """An `InferenceData` (ArviZ 0.x) or `DataTree` (ArviZ 1.x); see `Result.to_arviz`."""
+    arviz = _arviz()
+    check_single(result)
+    n = check_count("n", n, CHAINS)
+    keys = jax.random.split(as_key(key), 3)
+    draws = -(-n // CHAINS)
+    z = result.q.sample(keys[0], (CHAINS, draws))
+    over_draws = lambda f: jax.jit(jax.vmap(jax.vmap(f)))  # noqa: E731
+    groups: dict[str, dict[str, Any]] = {
+        "posterior": _numpy(over_draws(result.target.named)(z)),
+        "sample_stats": _stats(result, z),
+    }
+    model, data = result.target.log_density, result.target.data
+    dims: dict[str, list[str]] = {}
+    coords: dict[str, Any] = {}
+    if isinstance(model, Model):
+        dims = {name: list(axes) for name, axes in model.dims.items()}
+        coords = dict(model.coords)
+        if observed := _numpy(model.observed(data)):
+            groups["observed_data"] = observed
+            groups["log_likelihood"] = _numpy(
+                over_draws(lambda z: model.log_likelihood(z, data))(z)
+            )
+            predicted = _predicted(model, data, keys[1], z)
+            if predicted is not None:
+                groups["posterior_predictive"] = predicted
+    states = chain_states(result, keys[2])
+    if states is not None:
+        groups["chains"] = _numpy(over_draws(result.target.named)(states[0]))
+    attrs = {k: v if isinstance(v, int | float | str) else str(v) for k, v in result.made.items()}
+    return _assemble(arviz, groups, coords, dims, {"inference_library": "scoreascent", **attrs})
+
+
+def _stats(result: Result, z: Any) -> dict[str, Any]:
+    """What is known of every draw; k̂ and acceptance, which are of all, are repeated."""
+    log_p = jax.jit(lambda z: jax.lax.map(jax.vmap(result.target.log_prob), z))(z)
+    log_q = jax.jit(jax.vmap(jax.vmap(result.q.log_prob)))(z)
+    log_w, _ = log_weights(log_p, log_q)
+    some = bool(np.any(log_w > -np.inf))
+    tail = max(1, result.trace.loss.size // 10)
+    late = result.trace.acceptance[-tail:]
+    return {
+        "lp": np.asarray(log_p),
+        "log_q": np.asarray(log_q),
+        "log_weight": psis(log_w.ravel()).log_weights.reshape(log_w.shape) if some else log_w,
+        "k_hat": np.full(log_w.shape, psis(log_w.ravel()).k_hat if some else np.inf),
+        "acceptance_rate": np.full(log_w.shape, np.mean(late) if late.size else np.nan),
+    }
+
+
+def _predicted(model: Model, data: Any, key: Any, z: Any) -> dict[str, Any] | None:
+    keys = jax.random.split(key, z.shape[:2])
+    try:
+        predict: Callable[..., Any] = functools.partial(model.predict, data=data)
+        return _numpy(jax.jit(jax.vmap(jax.vmap(predict)))(keys, z))
+    except NotImplementedError:  # an adapter that cannot draw inside compiled code
+        return None
+
+
+def _numpy(tree: Any) -> dict[str, Any]:
+    return {name: np.asarray(value) for name, value in tree.items()}
+
+
+def _assemble(arviz: Any, groups: Any, coords: Any, dims: Any, attrs: dict[str, Any]) -> Any:
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return arviz.from_dict(groups, coords=coords, dims=dims, attrs={"/": attrs})
+    chains = groups.pop("chains", None)
+    found = arviz.from_dict(**groups, coords=coords, dims=dims, attrs=attrs)
+    if chains is not None:
+        extra = arviz.dict_to_dataset(chains, coords=coords, dims=dims)
+        found.add_groups({"chains": extra}, warn_on_custom_groups=False)
+    return found
+
+
+def _arviz() -> Any:
+    try:
+        import arviz
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "to_arviz needs arviz: pip install 'scoreascent[arviz]'", name="arviz"
+        ) from None
+    return arviz

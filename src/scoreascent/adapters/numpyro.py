@@ -1,0 +1,282 @@
+"""A NumPyro model as a target: its own potential energy, with the arrays it was given as data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.infer.util import potential_energy
+from numpyro.primitives import Messenger
+
+from scoreascent.target import Model, Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+    Site = dict[str, Any]  # what NumPyro's handlers pass along
+    Named = dict[str, Float[Array, ...]]
+
+
+def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Target:
+    """The posterior of a NumPyro model, called as `model(*args, **kwargs)`.
+
+    The density on ℝᵈ is that of NumPyro's own samplers; z holds the unconstrained values of the
+    latent sites in the order of the model. Arrays among the arguments, in containers too, are the
+    target's data: other arrays of the same shapes do not recompile, and targets that differ only
+    in them can be fitted as one list. Everything else (Python and NumPy scalars, strings, flags)
+    is fixed, so that a model can use it as the size of a plate or in an `if`.
+
+    Discrete latent sites, subsampling plates, `numpyro.param` and `numpyro.prng_key` are refused.
+
+    >>> import numpyro
+    >>> import numpyro.distributions as dist
+    >>> def model(y):
+    ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+    ...     numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+    >>> from_numpyro(model, jnp.array([0.5, 1.5]))
+    Target(NumPyroModel(model(…), params=['mu']))
+    """
+    if not callable(model):
+        raise ValueError(f"model must be a function with NumPyro's primitives, got {model!r}")
+    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    static = tuple(_static(path, leaf) for path, leaf in paths)
+    data = tuple(leaf for (_, leaf), s in zip(paths, static) if s is None)
+    try:
+        found = _look(_Call(model, structure, static), data)
+        return Target(found, dim=found.dim, data=data)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError, AssertionError) as error:
+        error.add_note(
+            "from_numpyro: a model must have the same sites at every call. Arrays among its "
+            "arguments and the values of its sites are abstract while it is compiled, so give "
+            "sizes and flags as Python numbers, and use jnp.where in place of `if`."
+        )
+        raise
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A model and its arguments, less the arrays among them."""
+
+    function: Callable[..., Any]
+    structure: Any
+    static: tuple[tuple[type, Any] | None, ...]  # None: an array; the type, for 1 == 1.0 == True
+
+    def fill(self, arrays: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        arrays = iter(arrays)
+        return self.structure.unflatten([next(arrays) if s is None else s[1] for s in self.static])
+
+    def trace(self, data: Any, *wraps: Callable[[Any], Any]) -> dict[str, Site]:
+        """The sites of the model under handlers, the innermost first."""
+        function: Any = self.function
+        for wrap in wraps:
+            function = wrap(function)
+        args, kwargs = self.fill(data)
+        return handlers.trace(function).get_trace(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        args, kwargs = self.fill([...] * len(self.static))
+        parts = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return f"{name}({', '.join(parts)})".replace("Ellipsis", "…")
+
+
+@dataclass(frozen=True, repr=False)
+class NumPyroModel(Model):
+    """The log density of a NumPyro model and all that it says of its sites."""
+
+    call: _Call
+    dim: int
+    site_names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    free_shapes: tuple[tuple[int, ...], ...]  # of the unconstrained values
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
+        """NumPyro's potential energy at z, negated."""
+        return -potential_energy(self.call.function, *self.call.fill(data), self._split(z))
+
+    def constrain(self, z: Float[Array, " d"], data: Any) -> Named:
+        """The latent sites at z inside their supports, and the deterministic sites."""
+        sites = self.call.trace(data, self._at(z))
+        wanted = {*self.site_names, *(k for k, s in sites.items() if s["type"] == "deterministic")}
+        return {k: jnp.asarray(s["value"]) for k, s in sites.items() if k in wanted}
+
+    def unconstrain(self, values: Any, data: Any) -> Float[Array, " d"]:
+        """The z of a dictionary of latent values; names that are not latent sites are ignored."""
+        if not isinstance(values, Mapping) or not values.keys() >= set(self.site_names):
+            got = list(values) if isinstance(values, Mapping) else values
+            raise ValueError(f"values must be a dictionary of {self.site_names}, got {got!r}")
+        latent = {k: jnp.asarray(values[k], float) for k in self.site_names}
+        for (name, value), shape in zip(latent.items(), self.shapes):
+            if value.shape != shape:
+                raise ValueError(f"values[{name!r}] must have shape {shape}, got {value.shape}")
+        sites = self.call.trace(data, lambda f: handlers.substitute(f, data=latent))
+        free = [biject_to(sites[k]["fn"].support).inv(v) for k, v in latent.items()]
+        return jnp.concatenate([jnp.ravel(x) for x in free])
+
+    def log_likelihood(self, z: Float[Array, " d"], data: Any) -> Named:
+        """The log density of every observation; what `numpyro.factor` adds is not among them."""
+        sites = self.call.trace(data, self._at(z))
+        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if _is_observed(s)}
+
+    def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any) -> Named:
+        """New observations of the shapes of the old, drawn at z; later sites see the new ones."""
+        redraw = _Redraw()
+        sites = self.call.trace(data, self._at(z), redraw, lambda f: handlers.seed(f, key))
+        return {name: sites[name]["value"] for name in redraw.names}
+
+    def observed(self, data: Any) -> Named:
+        """The values of the observed sites."""
+        sites = self.call.trace(data, self._at(jnp.zeros(self.dim)))
+        kept = {k: s for k, s in sites.items() if _is_observed(s)}
+        return {k: jnp.broadcast_to(s["value"], _shape(s)) for k, s in kept.items()}
+
+    @property
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """The plates of every site that is in any, from the left; event axes have no names."""
+        return dict(self.axes)
+
+    def _split(self, z: Float[Array, " d"]) -> Named:
+        stops = np.cumsum([math.prod(s) for s in self.free_shapes])
+        parts = zip(self.site_names, jnp.split(z, stops[:-1]), self.free_shapes)
+        return {name: part.reshape(shape) for name, part, shape in parts}
+
+    def _at(self, z: Float[Array, " d"]) -> Callable[[Any], Any]:
+        """A handler that gives every latent site its value at z."""
+        free = self._split(z)
+
+        def value(site: Site) -> Any:
+            if site["type"] == "sample" and site["name"] in free:
+                return biject_to(site["fn"].support)(free[site["name"]])
+            return None
+
+        return lambda function: handlers.substitute(function, substitute_fn=value)
+
+    def __repr__(self) -> str:
+        return f"NumPyroModel({self.call!r}, params={list(self.site_names)})"
+
+
+class _Redraw(Messenger):  # type: ignore[misc]
+    """Draws every observed site anew, in the shape of its observation."""
+
+    names: tuple[str, ...] = ()
+
+    def process_message(self, msg: Site) -> None:
+        if _is_observed(msg):
+            shape = _shape(msg)
+            msg["fn"] = msg["fn"].expand(shape[: len(shape) - msg["fn"].event_dim])
+            msg["kwargs"]["sample_shape"] = ()
+            msg.update(value=None, is_observed=False)
+            self.names += (msg["name"],)
+
+
+class _Refuse(Messenger):  # type: ignore[misc]
+    """Raises for what has no one fixed density on ℝᵈ; gives latent sites their value at z = 0."""
+
+    def process_message(self, msg: Site) -> None:
+        kind, name = msg["type"], msg.get("name")
+        if kind in ("param", "prng_key"):
+            what = "prng_key()" if kind == "prng_key" else f"param({name!r})"
+            raise ValueError(
+                f"model: numpyro.{what} is not supported, for the density must be one function of "
+                "its sites; use numpyro.sample, or pass the value as an argument"
+            )
+        if kind == "plate" and msg["args"][1] not in (None, msg["args"][0]):
+            raise ValueError(
+                f"model: plate {name!r} subsamples {msg['args'][1]} of {msg['args'][0]} rows; "
+                "minibatches are not supported because chains need one fixed density"
+            )
+        if kind == "sample" and not msg["is_observed"]:
+            transform = _transform(msg)
+            if msg["value"] is None:
+                shape = transform.inverse_shape(msg["kwargs"]["sample_shape"] + msg["fn"].shape())
+                msg["value"] = transform(jnp.zeros(shape))
+
+
+def _transform(site: Site) -> Any:
+    """From ℝ to the support of a latent site."""
+    support = site["fn"].support
+    what = f"model: site {site['name']!r} ({type(site['fn']).__name__})"
+    try:
+        if support is None:
+            raise ValueError(f"{what} has no support; its distribution must say what it is")
+        if support.is_discrete:
+            raise ValueError(
+                f"{what} is discrete and not observed; marginalise it, for example with "
+                "dist.MixtureSameFamily: enumeration is not supported"
+            )
+        return biject_to(support)
+    except NotImplementedError:
+        raise ValueError(
+            f"{what}: numpyro has no transform from ℝ to the support {support}; state the site by "
+            "unconstrained ones, for example with numpyro.handlers.reparam"
+        ) from None
+
+
+def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
+    """What the model's sites are, from one run on abstract arrays."""
+    found: dict[str, Any] = {}
+
+    def run(data: tuple[Any, ...]) -> None:
+        sites = call.trace(data, _Refuse(), lambda f: handlers.seed(f, jax.random.key(0)))
+        latent = {k: s for k, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+        shapes = [jnp.shape(s["value"]) for s in latent.values()]
+        free = [tuple(_transform(s).inverse_shape(x)) for s, x in zip(latent.values(), shapes)]
+        axes = {k: _axes(s) for k, s in sites.items() if s.get("cond_indep_stack")}
+        found.update(site_names=tuple(latent), shapes=tuple(shapes), free_shapes=tuple(free),
+                     axes=tuple(x for x in axes.items() if x[1]),
+                     dim=sum(map(math.prod, free)))  # fmt: skip
+
+    dtype = jax.dtypes.canonicalize_dtype
+    jax.eval_shape(run, tuple(jax.ShapeDtypeStruct(x.shape, dtype(x.dtype)) for x in data))
+    if not found["site_names"]:
+        raise ValueError("model has no latent site, that is, no numpyro.sample without obs")
+    return NumPyroModel(call, **found)
+
+
+def _is_observed(site: Site) -> bool:
+    """Whether something is observed there: the value of a factor has no entries."""
+    return site["type"] == "sample" and site["is_observed"] and jnp.size(site["value"]) > 0
+
+
+def _shape(site: Site) -> tuple[int, ...]:
+    """A site's value may be smaller than its distribution, or larger."""
+    return jax.lax.broadcast_shapes(jnp.shape(site["value"]), tuple(site["fn"].shape()))
+
+
+def _axes(site: Site) -> tuple[str, ...]:
+    """The names of a site's axes up to the last that is a plate's."""
+    plates = {frame.dim: frame for frame in site["cond_indep_stack"]}
+    if site["type"] == "sample" and jnp.size(site["value"]):
+        ndim = len(_shape(site)) - site["fn"].event_dim
+    else:  # a deterministic site may have event axes, unless the plates are all of it
+        sizes = [plates[i].size if i in plates else 1 for i in range(min(plates), 0)]
+        ndim = len(sizes) if list(jnp.shape(site["value"])) == sizes else 0
+    if site["type"] == "plate" or not ndim:
+        return ()
+    names = {ndim + dim: frame.name for dim, frame in plates.items()}
+    return tuple(names.get(i, f"{site['name']}_dim_{i}") for i in range(max(names) + 1))
+
+
+def _static(path: tuple[Any, ...], leaf: Any) -> tuple[type, Any] | None:
+    """What is fixed about an argument; None if it is an array."""
+    where = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
+    if isinstance(leaf, np.ndarray | jax.Array):
+        if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
+            raise ValueError(f"{where} must be a numeric array, got dtype {leaf.dtype}")
+        return None
+    try:
+        hash(leaf)
+    except TypeError:
+        raise ValueError(
+            f"{where} is a {type(leaf).__name__}, which cannot be hashed; pass numbers as an "
+            "array (numpy.asarray), and settings as Python scalars, strings or tuples"
+        ) from None
+    return type(leaf), leaf
