@@ -60,6 +60,7 @@ def test_groups_and_shapes(data, result):
 
 def test_the_draws_are_those_of_q_and_of_the_model(data, result):
     draws = result.sample(0, 4000)
+    assert list(draws) == ["a", "b", "scale", "end"]  # free parameters first, as in the model
     for name in ("a", "end", "scale"):
         ours = np.asarray(data["posterior"][name])
         assert ours.mean() == pytest.approx(float(draws[name].mean()), abs=0.2 * float(ours.std()))

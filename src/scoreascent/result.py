@@ -81,8 +81,12 @@ class Result:
             keys = jax.random.split(key, self.replications)
             axes = (0, 0, 0 if self.data_replicated else None)
             many = jax.vmap(lambda k, q, t: _named_draws(k, q, t, n), axes)
-            return many(keys, self.q, self.target)
-        return _named_draws(key, self.q, self.target, n)
+            return self._in_order(many(keys, self.q, self.target))
+        return self._in_order(_named_draws(key, self.q, self.target, n))
+
+    def _in_order(self, draws: dict[str, Any]) -> dict[str, Any]:
+        """The free parameters first, as the target has them; compiled code sorts names."""
+        return {name: draws[name] for name in dict.fromkeys((*self.target.site_names, *draws))}
 
     def summary(self) -> list[dict[str, Any]]:
         """Mean, standard deviation and 90 % interval of every scalar parameter, from draws of q.
@@ -146,7 +150,7 @@ class Result:
         n = check_count("n", n, 1)
         draws = 10 * n if draws is None else check_count("draws", draws, n)
         z = resample(self, key, n, draws)
-        return jax.jit(jax.vmap(self.target.named))(z)
+        return self._in_order(jax.jit(jax.vmap(self.target.named))(z))
 
     def warnings(self) -> list[str]:
         """What went wrong, or makes the fit doubtful, in words; empty if nothing was seen."""

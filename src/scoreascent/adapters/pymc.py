@@ -1,0 +1,280 @@
+"""A PyMC model as a target: PyMC's own log density, turned into JAX by PyTensor."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scoreascent.target import Model, Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+    Named = dict[str, Float[Array, ...]]
+    Graph = tuple[list[Any], list[Any]]  # PyTensor's inputs and outputs
+
+
+def from_pymc(model: Any = None) -> Target:
+    """The posterior of a PyMC model, by default the one whose `with` block this is in.
+
+    The density on ℝᵈ is that of PyMC's own samplers, potentials included; z holds the values of
+    the free variables on PyMC's unconstrained scale, in the order of `model.free_RVs`. The data
+    are those the model holds now and become constants of the compiled loop: after
+    `pymc.set_data`, call `from_pymc` again.
+
+    Numbers are jax's: without x64 everything runs in float32, whatever PyTensor's floatX is.
+    Discrete free variables and `pymc.Minibatch` are refused.
+    """
+    pymc = _pymc()
+    if model is None:
+        try:
+            model = pymc.modelcontext(None)
+        except TypeError:
+            raise ValueError(
+                "model is None and there is no model around: give a pymc.Model, or call "
+                "from_pymc inside its `with` block"
+            ) from None
+    if not isinstance(model, pymc.Model):
+        raise ValueError(f"model must be a pymc.Model, got {model!r}")
+    found = PyMCModel(model)
+    try:
+        return Target(found, dim=found.dim)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        raise ValueError(
+            "model: its log density cannot be compiled by JAX, most often because a shape or an "
+            f"index depends on a parameter: {error}"
+        ) from error
+
+
+class PyMCModel(Model):
+    """The log density of a PyMC model and all that it says of its variables.
+
+    It is what the model was when this was made, and equals only itself: compiled code is kept by
+    the identity of this object, so make one and reuse it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        _check(model)
+        self.model = model
+        self.site_names: tuple[str, ...] = tuple(rv.name for rv in model.free_RVs)
+        shapes = model.eval_rv_shapes()
+        free = [shapes[value.name] for value in model.value_vars]
+        self.shapes = tuple(tuple(map(int, shapes[name])) for name in self.site_names)
+        self.free_shapes = tuple(tuple(map(int, shape)) for shape in free)
+        self.dim: int = sum(map(math.prod, self.free_shapes))
+        named = [*model.free_RVs, *model.deterministics]
+        observed, values = model.observed_RVs, model.value_vars
+        self.names = tuple(x.name for x in named)
+        self.observed_names = tuple(rv.name for rv in observed)
+        self._axes, self._coords = _axes(model, {*self.names, *self.observed_names})
+        latent = model.replace_rvs_by_values(named)
+        self._graphs: dict[str, Graph] = {
+            "log density": _frozen(values, [model.logp()]),
+            "constrain": _frozen(values, latent),
+            "unconstrain": _unconstrain_graph(model),
+            "log likelihood": _frozen(values, model.logp(observed, sum=False) if observed else []),
+            "observed": _frozen([], [model.rvs_to_values[rv] for rv in observed]),
+            "predict": _predict_graph(model, latent[: len(model.free_RVs)]),
+        }
+        self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
+
+    def __call__(self, z: Float[Array, " d"], data: Any = None) -> Float[Array, ""]:
+        """PyMC's `model.logp()` at z."""
+        return self._run("log density", *self._split(z))[0].astype(z.dtype)
+
+    def constrain(self, z: Float[Array, " d"], data: Any = None) -> Named:
+        """The free variables at z inside their supports, and the Deterministics."""
+        return dict(zip(self.names, self._run("constrain", *self._split(z))))
+
+    def unconstrain(self, values: Any, data: Any = None) -> Float[Array, " d"]:
+        """The z of a dictionary of free variables; other names are ignored."""
+        if not isinstance(values, Mapping) or not values.keys() >= set(self.site_names):
+            got = list(values) if isinstance(values, Mapping) else values
+            raise ValueError(f"values must be a dictionary of {self.site_names}, got {got!r}")
+        latent = [jnp.asarray(values[name], float) for name in self.site_names]
+        for name, value, shape in zip(self.site_names, latent, self.shapes):
+            if value.shape != shape:
+                raise ValueError(f"values[{name!r}] must have shape {shape}, got {value.shape}")
+        return jnp.concatenate([jnp.ravel(x) for x in self._run("unconstrain", *latent)])
+
+    def log_likelihood(self, z: Float[Array, " d"], data: Any = None) -> Named:
+        """The log density of every observation; potentials are not among them."""
+        return dict(zip(self.observed_names, self._run("log likelihood", *self._split(z))))
+
+    def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any = None) -> Named:
+        """New observations of the shapes of the old, drawn at z; later ones see the new ones."""
+        rngs = self._graphs["predict"][0][len(self.site_names) :]
+        keys = jax.random.split(key, max(1, len(rngs)))
+        states = [{"jax_state": keys[i]} for i in range(len(rngs))]  # as PyTensor writes them
+        return dict(zip(self.observed_names, self._run("predict", *self._split(z), *states)))
+
+    def observed(self, data: Any = None) -> Named:
+        """The values of the observed variables."""
+        return dict(zip(self.observed_names, self._run("observed")))
+
+    @property
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """The model's dims of every variable that has any."""
+        return self._axes
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """The model's labels along those dims."""
+        return self._coords
+
+    def _split(self, z: Float[Array, " d"]) -> list[Float[Array, ...]]:
+        stops = np.cumsum([math.prod(s) for s in self.free_shapes])
+        return [x.reshape(s) for x, s in zip(jnp.split(z, stops[:-1]), self.free_shapes)]
+
+    def _run(self, what: str, *args: Any) -> list[Float[Array, ...]]:
+        """A graph's outputs. PyTensor asks for 64 bits everywhere; jax gives what it has."""
+        width = jnp.zeros(()).dtype.name
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+            if (what, width) not in self._compiled:  # constants have a width, so one for each
+                self._compiled[what, width] = _jaxify(what, *self._graphs[what])
+            return [jnp.asarray(x) for x in self._compiled[what, width](*args)]
+
+    def __repr__(self) -> str:
+        name = f"{self.model.name!r}, " if self.model.name else ""
+        return f"PyMCModel({name}params={list(self.site_names)})"
+
+
+def _check(model: Any) -> None:
+    from pymc.data import MinibatchIndexRV, MinibatchOp
+    from pymc.pytensorf import continuous_types
+
+    if not model.free_RVs:
+        raise ValueError("model has no free variables, that is, none without observed=…")
+    values = zip(model.free_RVs, model.value_vars)
+    if discrete := [rv.name for rv, value in values if value.dtype not in continuous_types]:
+        raise ValueError(
+            f"model has discrete free variables {discrete}; marginalise them out first, for "
+            "example with pymc.Mixture or pymc_extras.MarginalModel"
+        )
+    data = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    if any(
+        isinstance(op, MinibatchIndexRV | MinibatchOp)
+        for op in _ops([*model.basic_RVs, *model.potentials, *model.deterministics, *data])
+    ):
+        raise ValueError("model uses pymc.Minibatch, which is not supported; give it all the data")
+
+
+def _ops(outputs: Sequence[Any]) -> list[Any]:
+    """Every op of a graph, those inside random variables made of others included."""
+    from pytensor.graph.traversal import applys_between
+
+    ops = [node.op for node in applys_between([], outputs)]
+    inner = [op.inner_outputs for op in ops if hasattr(op, "inner_outputs")]
+    return [*ops, *(op for outputs in inner for op in _ops(outputs))]
+
+
+def _frozen(inputs: Sequence[Any], outputs: Any, random: bool = False) -> Graph:
+    """A graph with the data the model holds now; its random states, if any, become inputs."""
+    import pytensor.tensor as pt
+    from pytensor.compile import SharedVariable
+    from pytensor.graph.replace import clone_replace
+    from pytensor.graph.traversal import graph_inputs
+    from pytensor.tensor.random.type import RandomType
+
+    shared = {v: v for v in graph_inputs(outputs) if isinstance(v, SharedVariable)}
+    states = {v: v.type() for v in shared if isinstance(v.type, RandomType)}
+    if states and not random:
+        raise ValueError(
+            "model draws random numbers outside its named variables; make them variables of the "
+            "model, or remove them"
+        )
+    constants = {v: pt.constant(v.get_value()) for v in shared if v not in states}
+    frozen = clone_replace(list(outputs), replace={**constants, **states})
+    return [*inputs, *states.values()], list(frozen)
+
+
+def _unconstrain_graph(model: Any) -> Graph:
+    """From the values of the free variables to PyMC's unconstrained ones."""
+    from pytensor.graph.replace import clone_replace
+
+    values = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
+    transforms = [model.rvs_to_transforms[rv] for rv in values]
+    free = [
+        rv if t is None else t.forward(rv, *rv.owner.inputs) for rv, t in zip(values, transforms)
+    ]
+    data = {rv: rv.type.filter_variable(model.rvs_to_values[rv]) for rv in model.observed_RVs}
+    return _frozen(list(values.values()), clone_replace(free, replace={**values, **data}))
+
+
+def _predict_graph(model: Any, latent: Sequence[Any]) -> Graph:
+    """From unconstrained values, and random states, to new observations."""
+    from pytensor.graph.replace import clone_replace
+
+    drawn = clone_replace(model.observed_RVs, replace=dict(zip(model.free_RVs, latent)))
+    return _frozen(model.value_vars, drawn, random=True)
+
+
+def _jaxify(what: str, inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
+    from pymc.sampling.jax import get_jaxified_graph
+    from pytensor.tensor.random.basic import CategoricalRV
+
+    try:
+        if any(isinstance(op, CategoricalRV) for op in _ops(outputs)):
+            # PyTensor takes log p − log(1 − p) for the log probabilities that JAX wants
+            raise NotImplementedError("PyTensor draws Categorical variables wrongly in JAX")
+        with jax.ensure_compile_time_eval():  # constants, even if this is within a trace
+            return get_jaxified_graph(inputs=inputs, outputs=outputs)
+    except NotImplementedError as error:
+        if what == "predict":
+            raise NotImplementedError(
+                f"new observations cannot be drawn in JAX: {error}; use "
+                "pymc.sample_posterior_predictive(result.to_arviz(), model=model)"
+            ) from error
+        raise ValueError(f"model: PyTensor cannot turn its {what} into JAX: {error}") from error
+
+
+def _axes(model: Any, names: set[str]) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
+    """The model's dims and coords, as far as they are of these variables."""
+    dims = {
+        name: tuple(axis or f"{name}_dim_{i}" for i, axis in enumerate(axes))
+        for name, axes in model.named_vars_to_dims.items()
+        if name in names
+    }
+    used = {axis for axes in dims.values() for axis in axes}
+    coords = {k: v for k, v in model.coords.items() if k in used and v is not None}
+    return dims, {k: np.asarray(v) for k, v in coords.items()}
+
+
+def _pymc() -> Any:
+    """The library, without what its import changes for others: x64 and 100 CPU devices."""
+    found: dict[str, Any] = {}
+
+    def load() -> None:  # in a thread of its own, where jax's settings are the global ones
+        wide, flags = jax.config.jax_enable_x64, os.environ.get("XLA_FLAGS")
+        try:
+            import pymc
+            import pymc.sampling.jax
+
+            found["pymc"] = pymc
+        except Exception as error:
+            found["error"] = error
+        finally:
+            jax.config.update("jax_enable_x64", wide)
+            os.environ.pop("XLA_FLAGS", None)
+            if flags is not None:
+                os.environ["XLA_FLAGS"] = flags
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    if isinstance(found.get("error"), ModuleNotFoundError) and found["error"].name == "pymc":
+        raise ModuleNotFoundError(
+            "from_pymc needs pymc: pip install 'scoreascent[pymc]'", name="pymc"
+        ) from None
+    if "error" in found:
+        raise found["error"]
+    return found["pymc"]
