@@ -2,7 +2,7 @@
 
 from scoreascent import schedules
 from scoreascent._version import __version__
-from scoreascent.adapters import from_blackjax, from_numpyro
+from scoreascent.adapters import from_blackjax, from_numpyro, from_pymc
 from scoreascent.checkpoint import CheckpointError
 from scoreascent.families import Defensive, Family, MeanField
 from scoreascent.fit import DivergenceError, fit
@@ -66,6 +66,7 @@ __all__ = [
     "fit",
     "from_blackjax",
     "from_numpyro",
+    "from_pymc",
     "gradient",
     "jsa",
     "msc",

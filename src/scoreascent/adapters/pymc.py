@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -82,7 +82,7 @@ class PyMCModel(Model):
             "unconstrain": _unconstrain_graph(model),
             "log likelihood": _frozen(values, model.logp(observed, sum=False) if observed else []),
             "observed": _frozen([], [model.rvs_to_values[rv] for rv in observed]),
-            "predict": _predict_graph(model, latent[: len(model.free_RVs)]),
+            "predict": _frozen(values, observed, dict(zip(model.free_RVs, latent)), random=True),
         }
         self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
 
@@ -136,12 +136,20 @@ class PyMCModel(Model):
 
     def _run(self, what: str, *args: Any) -> list[Float[Array, ...]]:
         """A graph's outputs. PyTensor asks for 64 bits everywhere; jax gives what it has."""
-        width = jnp.zeros(()).dtype.name
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-            if (what, width) not in self._compiled:  # constants have a width, so one for each
-                self._compiled[what, width] = _jaxify(what, *self._graphs[what])
-            return [jnp.asarray(x) for x in self._compiled[what, width](*args)]
+        at = what, jnp.zeros(()).dtype.name  # constants have a width, so one function for each
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
+                if at not in self._compiled:
+                    self._compiled[at] = _jaxify(*self._graphs[what])
+                return [jnp.asarray(x) for x in self._compiled[at](*args)]
+        except NotImplementedError as error:
+            if what == "predict":
+                raise NotImplementedError(
+                    f"new observations cannot be drawn in JAX: {error}; use "
+                    "pymc.sample_posterior_predictive(result.to_arviz(), model=model)"
+                ) from error
+            raise ValueError(f"model: PyTensor cannot turn its {what} into JAX: {error}") from error
 
     def __repr__(self) -> str:
         name = f"{self.model.name!r}, " if self.model.name else ""
@@ -177,15 +185,16 @@ def _ops(outputs: Sequence[Any]) -> list[Any]:
     return [*ops, *(op for outputs in inner for op in _ops(outputs))]
 
 
-def _frozen(inputs: Sequence[Any], outputs: Any, random: bool = False) -> Graph:
+def _frozen(inputs: Any, outputs: Any, given: Any = None, random: bool = False) -> Graph:
     """A graph with the data the model holds now; its random states, if any, become inputs."""
     import pytensor.tensor as pt
-    from pytensor.compile import SharedVariable
+    from pytensor.compile.sharedvalue import SharedVariable
     from pytensor.graph.replace import clone_replace
     from pytensor.graph.traversal import graph_inputs
     from pytensor.tensor.random.type import RandomType
 
-    shared = {v: v for v in graph_inputs(outputs) if isinstance(v, SharedVariable)}
+    outputs = clone_replace(list(outputs), replace=given or {})
+    shared: list[Any] = [v for v in graph_inputs(outputs) if isinstance(v, SharedVariable)]
     states = {v: v.type() for v in shared if isinstance(v.type, RandomType)}
     if states and not random:
         raise ValueError(
@@ -193,48 +202,30 @@ def _frozen(inputs: Sequence[Any], outputs: Any, random: bool = False) -> Graph:
             "model, or remove them"
         )
     constants = {v: pt.constant(v.get_value()) for v in shared if v not in states}
-    frozen = clone_replace(list(outputs), replace={**constants, **states})
+    frozen: Any = clone_replace(outputs, replace={**constants, **states})
     return [*inputs, *states.values()], list(frozen)
 
 
 def _unconstrain_graph(model: Any) -> Graph:
     """From the values of the free variables to PyMC's unconstrained ones."""
-    from pytensor.graph.replace import clone_replace
-
     values = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
     transforms = [model.rvs_to_transforms[rv] for rv in values]
     free = [
         rv if t is None else t.forward(rv, *rv.owner.inputs) for rv, t in zip(values, transforms)
     ]
     data = {rv: rv.type.filter_variable(model.rvs_to_values[rv]) for rv in model.observed_RVs}
-    return _frozen(list(values.values()), clone_replace(free, replace={**values, **data}))
+    return _frozen(values.values(), free, {**values, **data})
 
 
-def _predict_graph(model: Any, latent: Sequence[Any]) -> Graph:
-    """From unconstrained values, and random states, to new observations."""
-    from pytensor.graph.replace import clone_replace
-
-    drawn = clone_replace(model.observed_RVs, replace=dict(zip(model.free_RVs, latent)))
-    return _frozen(model.value_vars, drawn, random=True)
-
-
-def _jaxify(what: str, inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
+def _jaxify(inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
     from pymc.sampling.jax import get_jaxified_graph
-    from pytensor.tensor.random.basic import CategoricalRV
+    from pytensor.tensor.random.basic import CategoricalRV, MultinomialRV
 
-    try:
-        if any(isinstance(op, CategoricalRV) for op in _ops(outputs)):
-            # PyTensor takes log p − log(1 − p) for the log probabilities that JAX wants
-            raise NotImplementedError("PyTensor draws Categorical variables wrongly in JAX")
-        with jax.ensure_compile_time_eval():  # constants, even if this is within a trace
-            return get_jaxified_graph(inputs=inputs, outputs=outputs)
-    except NotImplementedError as error:
-        if what == "predict":
-            raise NotImplementedError(
-                f"new observations cannot be drawn in JAX: {error}; use "
-                "pymc.sample_posterior_predictive(result.to_arviz(), model=model)"
-            ) from error
-        raise ValueError(f"model: PyTensor cannot turn its {what} into JAX: {error}") from error
+    # PyTensor's draws of these in JAX are of other probabilities, and NaN in float32
+    if any(isinstance(op, CategoricalRV | MultinomialRV) for op in _ops(outputs)):
+        raise NotImplementedError("PyTensor's Categorical and Multinomial are wrong there")
+    with jax.ensure_compile_time_eval():  # constants, even if this is within a trace
+        return get_jaxified_graph(inputs=inputs, outputs=outputs)
 
 
 def _axes(model: Any, names: set[str]) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
@@ -251,30 +242,26 @@ def _axes(model: Any, names: set[str]) -> tuple[dict[str, tuple[str, ...]], dict
 
 def _pymc() -> Any:
     """The library, without what its import changes for others: x64 and 100 CPU devices."""
-    found: dict[str, Any] = {}
 
-    def load() -> None:  # in a thread of its own, where jax's settings are the global ones
+    def load() -> Any:
         wide, flags = jax.config.jax_enable_x64, os.environ.get("XLA_FLAGS")
         try:
             import pymc
             import pymc.sampling.jax
 
-            found["pymc"] = pymc
-        except Exception as error:
-            found["error"] = error
+            return pymc
         finally:
             jax.config.update("jax_enable_x64", wide)
             os.environ.pop("XLA_FLAGS", None)
             if flags is not None:
                 os.environ["XLA_FLAGS"] = flags
 
-    thread = threading.Thread(target=load)
-    thread.start()
-    thread.join()
-    if isinstance(found.get("error"), ModuleNotFoundError) and found["error"].name == "pymc":
+    try:
+        with ThreadPoolExecutor(1) as thread:  # where jax's settings are the global ones
+            return thread.submit(load).result()
+    except ModuleNotFoundError as error:
+        if error.name != "pymc":
+            raise
         raise ModuleNotFoundError(
             "from_pymc needs pymc: pip install 'scoreascent[pymc]'", name="pymc"
         ) from None
-    if "error" in found:
-        raise found["error"]
-    return found["pymc"]
