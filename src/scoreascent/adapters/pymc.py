@@ -244,7 +244,7 @@ def _pymc() -> Any:
     """The library, without what its import changes for others: x64 and 100 CPU devices."""
 
     def load() -> Any:
-        wide, flags = jax.config.jax_enable_x64, os.environ.get("XLA_FLAGS")
+        wide, flags = jax.config.jax_enable_x64, os.environ.get("XLA_FLAGS")  # type: ignore[attr-defined]
         try:
             import pymc
             import pymc.sampling.jax
