@@ -123,8 +123,10 @@ def resample(result: Result, key: PRNGKeyArray | int, n: int, draws: int) -> Arr
     log_w, _ = log_weights(log_p, log_q)
     if not np.any(log_w > -np.inf):
         raise ValueError("no draw of q lies where the posterior has mass: there is nothing to draw")
-    chosen = jax.random.categorical(key_pick, jnp.asarray(psis(log_w).log_weights), shape=(n,))
-    return z[chosen]
+    total = np.cumsum(np.exp(psis(log_w).log_weights))
+    u = np.asarray(jax.random.uniform(key_pick, (n,)), np.float64)
+    chosen = np.searchsorted(total, u * total[-1], side="right")
+    return z[np.minimum(chosen, draws - 1)]
 
 
 # -- what is measured ------------------------------------------------------------------------------
