@@ -84,7 +84,7 @@ class BNN(Config):
         h = x
         for w in hidden:
             h = jax.nn.relu(_affine(h, w))
-        return _affine(h, last)[:, 0]
+        return _affine(h, last[:, 0])
 
     def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
         """Log joint density of z and the data, normalised."""
