@@ -4,7 +4,7 @@ from scoreascent import schedules
 from scoreascent._version import __version__
 from scoreascent.adapters import from_blackjax, from_numpyro, from_pymc
 from scoreascent.checkpoint import CheckpointError
-from scoreascent.families import Defensive, Family, MeanField
+from scoreascent.families import Defensive, Family, FullRank, MeanField
 from scoreascent.fit import DivergenceError, fit
 from scoreascent.kernels import (
     CIS,
@@ -41,6 +41,7 @@ __all__ = [
     "Defensive",
     "DivergenceError",
     "Family",
+    "FullRank",
     "Info",
     "Kernel",
     "MeanField",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from typing import Any, TypeVar
 
@@ -29,28 +30,48 @@ class Config:
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def pytree(cls: type[T]) -> type[T]:
-    """Register a frozen dataclass as a pytree whose fields are all children.
+def pytree(cls: type[T] | None = None, *, static: tuple[str, ...] = ()) -> Any:
+    """Register a frozen dataclass as a pytree whose fields are all children, but for `static`.
 
     Unlike `jax.tree_util.register_dataclass`, unflattening does not run `__init__`, so a class may
     check its arguments when a person builds it and still be filled by jax with tracers or axes.
+    Static fields must hash; `jit` compiles for each of their values.
     """
-    names = tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+    if cls is None:
+        return functools.partial(pytree, static=static)
+    names = tuple(f.name for f in dataclasses.fields(cls) if f.name not in static)  # type: ignore
+
+    def aux(node: Any) -> Any:
+        return tuple(getattr(node, n) for n in static) or None
 
     def flatten_with_keys(node: Any) -> Any:
-        return [(jax.tree_util.GetAttrKey(n), getattr(node, n)) for n in names], None
+        return [(jax.tree_util.GetAttrKey(n), getattr(node, n)) for n in names], aux(node)
 
     def flatten(node: Any) -> Any:
-        return [getattr(node, n) for n in names], None
+        return [getattr(node, n) for n in names], aux(node)
 
-    def unflatten(_: None, children: Any) -> T:
+    def unflatten(fixed: Any, children: Any) -> Any:
         node = object.__new__(cls)
-        for name, child in zip(names, children, strict=True):
+        for name, child in zip((*names, *static), (*children, *(fixed or ())), strict=True):
             object.__setattr__(node, name, child)
         return node
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def unchecked(node: T, **fields: Any) -> T:
+    """A copy of a frozen dataclass with these fields replaced, past the checks of `__init__`.
+
+    For arrays that the library computed: jax may be tracing them, and a fit reports by itself what
+    is not finite.
+    """
+    copy = object.__new__(type(node))
+    for field in dataclasses.fields(node):  # type: ignore[arg-type]
+        value = fields.pop(field.name) if field.name in fields else getattr(node, field.name)
+        object.__setattr__(copy, field.name, value)
+    assert not fields
+    return copy
 
 
 def check_count(name: str, value: Any, minimum: int, why: str = "") -> int:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoreascent._structs import check_count, pytree
+from scoreascent._structs import check_count, pytree, unchecked
+from scoreascent.families._numbers import inverse_softplus, known, masked, spread, vector
 from scoreascent.families.base import Transported
-from scoreascent.target import canonical, canonical_dtype
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -38,7 +38,7 @@ class MeanField(Transported):
 
     def __post_init__(self) -> None:
         for name in ("loc", "omega"):
-            object.__setattr__(self, name, _vector(name, getattr(self, name)))
+            object.__setattr__(self, name, vector(name, getattr(self, name)))
         if self.loc.shape != self.omega.shape or self.loc.dtype != self.omega.dtype:
             raise ValueError(
                 f"loc and omega must have one shape and dtype, got {self.loc.shape} "
@@ -59,11 +59,10 @@ class MeanField(Transported):
     @classmethod
     def from_moments(cls, mean: Any, sd: Any) -> MeanField:
         """The member with these means and standard deviations."""
-        mean, sd = _vector("mean", mean), _vector("sd", sd)
-        if not isinstance(sd, jax.core.Tracer) and not np.all(np.asarray(sd) > 0):
+        mean, sd = vector("mean", mean), vector("sd", sd)
+        if known(sd) and not np.all(np.asarray(sd) > 0):
             raise ValueError(f"sd must be positive everywhere, got {sd}")
-        # inverse of softplus; log(expm1(s)) written so that neither end overflows
-        return cls(mean, sd + jnp.log(-jnp.expm1(-sd)))
+        return cls(mean, inverse_softplus(sd))
 
     @property
     def dim(self) -> int:
@@ -100,20 +99,21 @@ class MeanField(Transported):
         log_scale = jnp.sum(jnp.log(self.sd)) + 0.5 * self.dim * math.log(2 * math.pi)
         return -0.5 * jnp.sum(noise**2) - log_scale
 
+    def match(
+        self, z: Float[Array, "n d"], weight: Float[Array, " n"], rate: Float[Array, ""] | float
+    ) -> MeanField:
+        """The member whose E z and E z² are (1 − γ) of this one's plus γ of the weighted points'.
 
-def _vector(name: str, value: Any) -> Float[Array, " d"]:
-    shape = np.shape(value)
-    if len(shape) != 1 or shape[0] < 1:
-        raise ValueError(f"{name} must be a vector of at least one entry, got shape {shape}")
-    array = value
-    if not isinstance(value, jax.core.Tracer):
-        if isinstance(value, np.ndarray | jax.Array) and value.dtype.kind == "f":
-            value = canonical(value, name)
-        array = jnp.asarray(value, canonical_dtype(value))
-        if jnp.issubdtype(array.dtype, jnp.integer):
-            array = array.astype(jnp.zeros(()).dtype)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"{name} must be real and floating, got dtype {array.dtype}")
-    if not isinstance(array, jax.core.Tracer) and not np.all(np.isfinite(np.asarray(array))):
-        raise ValueError(f"{name} must be finite, got {array}")
-    return array
+        That is the natural-gradient step of length γ, 0 < γ ≤ 1, on the inclusive KL: means and
+        variances follow the points with no scale of their own. Points of weight zero do not count.
+
+        >>> q = MeanField.standard(1).match(jnp.array([[0.0], [4.0]]), jnp.array([0.5, 0.5]), 1.0)
+        >>> round(float(q.mean[0]), 5), round(float(q.sd[0]), 5)
+        (2.0, 2.0)
+        """
+        rate = jnp.asarray(rate, self.loc.dtype)
+        weight, sd = weight.astype(self.loc.dtype), self.sd
+        x = (masked(z, weight, self.loc) - self.loc) / sd
+        mean, rows = spread(x, weight, rate)
+        grown = jnp.sqrt(1 - rate + jnp.sum(rows**2, 0))
+        return unchecked(self, loc=self.loc + rate * sd * mean, omega=inverse_softplus(sd * grown))

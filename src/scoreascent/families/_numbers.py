@@ -1,0 +1,108 @@
+"""What the families share: checked arrays, the inverse of softplus, moments of weighted points."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scoreascent.target import canonical, canonical_dtype
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+
+def vector(name: str, value: Any) -> Float[Array, " d"]:
+    """`value` as a vector of finite floats, or a ValueError that names it."""
+    shape = np.shape(value)
+    if len(shape) != 1 or shape[0] < 1:
+        raise ValueError(f"{name} must be a vector of at least one entry, got shape {shape}")
+    return _finite(name, value)
+
+
+def matrix(name: str, value: Any) -> Float[Array, "n m"]:
+    """`value` as a matrix of finite floats, or a ValueError that names it."""
+    shape = np.shape(value)
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(f"{name} must be a matrix of at least one entry, got shape {shape}")
+    return _finite(name, value)
+
+
+def _finite(name: str, value: Any) -> Float[Array, ...]:
+    array = value
+    if not isinstance(value, jax.core.Tracer):
+        if isinstance(value, np.ndarray | jax.Array) and value.dtype.kind == "f":
+            value = canonical(value, name)
+        array = jnp.asarray(value, canonical_dtype(value))
+        if jnp.issubdtype(array.dtype, jnp.integer):
+            array = array.astype(jnp.zeros(()).dtype)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"{name} must be real and floating, got dtype {array.dtype}")
+    if known(array) and not np.all(np.isfinite(np.asarray(array))):
+        raise ValueError(f"{name} must be finite, got {array}")
+    return array
+
+
+def known(*arrays: Any) -> bool:
+    """Whether the numbers are there to be looked at, which they are not while jax traces."""
+    return not any(isinstance(x, jax.core.Tracer) for x in arrays)
+
+
+def check_fit(shapes: dict[str, tuple[int, ...]], **arrays: Any) -> None:
+    """Raise unless the arrays have these shapes and one dtype."""
+    dtypes = {x.dtype for x in arrays.values()}
+    if len(dtypes) > 1 or any(arrays[name].shape != shape for name, shape in shapes.items()):
+        got = " and ".join(f"{x.shape} {x.dtype}" for x in arrays.values())
+        raise ValueError(
+            f"{' and '.join(arrays)} must have one dtype and shapes that fit, got {got}"
+        )
+
+
+def inverse_softplus(x: Float[Array, ...]) -> Float[Array, ...]:
+    """The ω with softplus(ω) = x; log(expm1(x)) written so that neither end overflows."""
+    return x + jnp.log(-jnp.expm1(-x))
+
+
+def dot(a: Float[Array, ...], b: Float[Array, ...]) -> Float[Array, ...]:
+    """A product of matrices in the full width of its dtype.
+
+    Accelerators otherwise shorten float32, and draws would then not be those of the density that
+    kernels weigh them with.
+    """
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def masked(
+    z: Float[Array, "n d"], weight: Float[Array, " n"], instead: Float[Array, " d"]
+) -> Float[Array, "n d"]:
+    """`z`, and `instead` in the place of points without weight: those may lie anywhere."""
+    return jnp.where(weight[:, None] > 0, z.astype(instead.dtype), instead)
+
+
+def spread(
+    x: Float[Array, "n d"], weight: Float[Array, " n"], rate: Float[Array, ""]
+) -> tuple[Float[Array, " d"], Float[Array, "n+1 d"]]:
+    """x̄ = Σ w x, and rows Y with YᵀY = γ Σ w (x − x̄)(x − x̄)ᵀ + γ(1 − γ) x̄ x̄ᵀ.
+
+    With x in coordinates in which q is standard, the expectation parameters (1 − γ)θ + γ Σ w T(x)
+    belong to the mean γ x̄ and the covariance (1 − γ)I + YᵀY.
+    """
+    mean = dot(weight, x)
+    rows = jnp.sqrt(rate * weight)[:, None] * (x - mean)
+    return mean, jnp.concatenate([rows, (jnp.sqrt(rate * (1 - rate)) * mean)[None]])
+
+
+def matched_factor(rows: Float[Array, "n d"], rate: Float[Array, ""]) -> Float[Array, "d d"]:
+    """The Cholesky factor of C = (1 − γ)I + YᵀY, positive definite in floating point too.
+
+    The identity keeps the eigenvalues of C above 1 − γ. Points so far out that rounding in YᵀY
+    would outweigh it, and γ = 1 with fewer points than dimensions, get as much of the identity as
+    the rounding needs; in all other cases nothing is added.
+    """
+    total = jnp.sum(rows**2)
+    ridge = jnp.maximum(1 - rate, 10 * jnp.finfo(rows.dtype).eps * total)
+    return jnp.linalg.cholesky(
+        dot(rows.T, rows) + ridge * jnp.eye(rows.shape[-1], dtype=rows.dtype)
+    )

@@ -1,0 +1,177 @@
+"""The Gaussian with a full covariance matrix, by its Cholesky factor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from scoreascent._structs import check_count, pytree, unchecked
+from scoreascent.families._numbers import (
+    check_fit,
+    dot,
+    inverse_softplus,
+    known,
+    masked,
+    matched_factor,
+    matrix,
+    spread,
+    vector,
+)
+from scoreascent.families.base import Transported
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+
+@pytree
+@dataclass(frozen=True)
+class FullRank(Transported):
+    """A Gaussian N(loc, L Lᵀ); L has the strict lower part of raw, and softplus of its diagonal.
+
+    Nothing above the diagonal of `raw` counts: it is set to zero, and its gradient is zero. The
+    inclusive-KL optimum has the posterior's means and its whole covariance matrix, and proposals
+    from it follow the posterior's correlations.
+
+    >>> q = FullRank.from_moments([0.0, 1.0], [[1.0, 0.6], [0.6, 1.0]])
+    >>> [[round(float(c), 5) for c in row] for row in q.tril]
+    [[1.0, 0.0], [0.6, 0.8]]
+    >>> q.sample(jax.random.key(0), (5,)).shape
+    (5, 2)
+    """
+
+    loc: Float[Array, " d"]
+    raw: Float[Array, "d d"]
+
+    def __post_init__(self) -> None:
+        loc, raw = vector("loc", self.loc), matrix("raw", self.raw)
+        check_fit({"raw": 2 * loc.shape}, loc=loc, raw=raw)
+        object.__setattr__(self, "loc", loc)
+        object.__setattr__(self, "raw", jnp.tril(raw))
+
+    @classmethod
+    def standard(cls, dim: int, scale: float = 1.0, dtype: Any = None) -> FullRank:
+        """N(0, scale² I) on ℝᵈ.
+
+        >>> FullRank.standard(2).sd.tolist()
+        [1.0, 1.0]
+        """
+        dim = check_count("dim", dim, 1)
+        if known(scale) and not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive, got {scale}")
+        diagonal = inverse_softplus(scale * jnp.ones(dim, dtype))
+        return cls(0 * diagonal, jnp.diag(diagonal))
+
+    @classmethod
+    def from_moments(cls, mean: Any, cov: Any) -> FullRank:
+        """The member with this mean and this covariance matrix."""
+        mean, tril = vector("mean", mean), cholesky(cov)
+        check_fit({"cov": 2 * mean.shape}, mean=mean, cov=tril)
+        return cls(mean, raw_of(tril))
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates d."""
+        return int(self.loc.shape[-1])
+
+    @property
+    def mean(self) -> Float[Array, " d"]:
+        """E_q z."""
+        return self.loc
+
+    @property
+    def sd(self) -> Float[Array, " d"]:
+        """The standard deviation of every coordinate."""
+        return jnp.sqrt(jnp.sum(self.tril**2, -1))
+
+    @property
+    def tril(self) -> Float[Array, "d d"]:
+        """The Cholesky factor L of the covariance matrix."""
+        return tril_of(self.raw)
+
+    @property
+    def cov(self) -> Float[Array, "d d"]:
+        """The covariance matrix L Lᵀ."""
+        return dot(self.tril, jnp.swapaxes(self.tril, -1, -2))
+
+    def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """A standard normal vector."""
+        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
+
+    def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Loc + L ε."""
+        return self.loc + dot(self.tril, noise)
+
+    def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """Log q(z; λ)."""
+        # what depends on λ alone stays apart from z, so that a batch of points shares it
+        tril = self.tril
+        noise = solve_triangular(tril, z - self.loc, lower=True)
+        log_scale = jnp.sum(jnp.log(jnp.diagonal(tril))) + 0.5 * self.dim * math.log(2 * math.pi)
+        return -0.5 * jnp.sum(noise**2) - log_scale
+
+    def match(
+        self, z: Float[Array, "n d"], weight: Float[Array, " n"], rate: Float[Array, ""] | float
+    ) -> FullRank:
+        """The member whose E z and E z zᵀ are (1 − γ) of this one's plus γ of the weighted points'.
+
+        That is the natural-gradient step of length γ, 0 < γ ≤ 1, on the inclusive KL: means and
+        covariances follow the points with no scale of their own. It is taken where q is standard,
+        x = L⁻¹(z − loc), so that an ill-conditioned L does not matter, and no direction shrinks by
+        more than √(1 − γ). Points of weight zero do not count.
+
+        >>> z = jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+        >>> q = FullRank.standard(2).match(z, jnp.full(4, 0.25), 1.0)
+        >>> [[round(float(c), 5) for c in row] for row in q.cov]
+        [[0.5, 0.0], [0.0, 2.0]]
+        """
+        rate = jnp.asarray(rate, self.loc.dtype)
+        weight, tril = weight.astype(self.loc.dtype), self.tril
+        centred = masked(z, weight, self.loc) - self.loc
+        mean, rows = spread(solve_triangular(tril, centred.T, lower=True).T, weight, rate)
+        return unchecked(
+            self,
+            loc=self.loc + rate * dot(tril, mean),
+            raw=raw_of(dot(tril, matched_factor(rows, rate))),
+        )
+
+
+def tril_of(raw: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
+    """The strict lower part of `raw`, and softplus of its diagonal."""
+    diagonal = jax.nn.softplus(jnp.diagonal(raw, axis1=-2, axis2=-1))
+    return jnp.tril(raw, -1) + diagonal[..., None] * jnp.eye(raw.shape[-1], dtype=raw.dtype)
+
+
+def raw_of(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The `raw` of this Cholesky factor."""
+    return jnp.tril(tril, -1) + jnp.diag(inverse_softplus(jnp.diagonal(tril)))
+
+
+def cholesky(cov: Any) -> Float[Array, "d d"]:
+    """The Cholesky factor of a covariance matrix, or a ValueError that says what it is not."""
+    cov = matrix("cov", cov)
+    if cov.shape[0] != cov.shape[1]:
+        raise ValueError(f"cov must be square, got shape {cov.shape}")
+    if not known(cov):
+        return jnp.linalg.cholesky(cov)
+    host = np.asarray(cov, np.float64)
+    scale = np.sqrt(np.abs(np.outer(np.diag(host), np.diag(host))))
+    if not np.all(np.abs(host - host.T) <= 1e-5 * scale):
+        raise ValueError(
+            f"cov must be symmetric, but differs from its transpose by up to "
+            f"{np.max(np.abs(host - host.T)):.3g}; pass (cov + cov.T) / 2 if that is rounding"
+        )
+    try:
+        tril = np.linalg.cholesky((host + host.T) / 2)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "cov must be positive definite, but its smallest eigenvalue is "
+            f"{np.linalg.eigvalsh(host)[0]:.3g}; add a small multiple of the identity, or drop "
+            "coordinates that others determine"
+        ) from None
+    return jnp.asarray(tril, cov.dtype)
