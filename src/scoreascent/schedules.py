@@ -1,12 +1,40 @@
-"""The step sizes of the paper's convergence table; t counts from one, optax's count from zero."""
+"""Step sizes: the paper's convergence table, and moment matching's; optax counts t from zero."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+
+from scoreascent._structs import Config
+
+
+@dataclass(frozen=True, repr=False)
+class Decay(Config):
+    """γ_t = min(first, t^−power), for `moment_matching`; powers in (½, 1] converge.
+
+    >>> float(Decay(first=0.5, power=1.0)(9))
+    0.10000000149011612
+    """
+
+    first: float = 0.1
+    power: float = 0.6
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= 1:
+            raise ValueError(f"first must lie in (0, 1], got {self.first!r}")
+        if not 0 < self.power <= 1:
+            raise ValueError(f"power must lie in (0, 1], got {self.power!r}")
+
+    def __call__(self, count: Any) -> Any:
+        """The rate of the step after `count` others."""
+        return jnp.minimum(self.first, (count + 1.0) ** -self.power)
+
+
+DECAY = Decay()
 
 
 def duchi(gamma: float) -> optax.Schedule:

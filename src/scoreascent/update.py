@@ -1,4 +1,4 @@
-"""What turns moved points into a new q. Today: gradient steps by any optax optimiser."""
+"""What turns moved points into a new q: gradient steps by any optax optimiser, or moments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from scoreascent._structs import Config
 from scoreascent.families import Family
+from scoreascent.kernels import Particles
 from scoreascent.methods import Method
+from scoreascent.schedules import DECAY
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -76,6 +79,55 @@ def gradient(optimizer: optax.GradientTransformation) -> Gradient:
             f"got {optimizer!r} of type {type(optimizer).__name__}"
         )
     return Gradient(optimizer)
+
+
+@dataclass(frozen=True, repr=False)
+class MomentMatching(Config):
+    """The moments of q follow those of the points: θ ← (1 − γ_t) θ + γ_t Σ w_n T(z⁽ⁿ⁾).
+
+    θ = E_q T are q's expectation parameters, for a Gaussian its first two moments. That is the
+    natural gradient of the inclusive KL, which is why it has no scale of its own: a coordinate
+    whose sd is 10⁻³ and one whose sd is 10³ move alike. In spirit it is adaptive MCMC.
+    """
+
+    rate: Any = DECAY
+
+    def init(self, q: Family) -> Any:
+        """The number of steps taken."""
+        if not hasattr(q, "match"):
+            raise ValueError(
+                f"moment_matching needs a family with the method match, got {type(q).__name__}; "
+                "use an optax optimiser instead"
+            )
+        return jnp.int32(0)
+
+    def step(
+        self, method: Method, target: Target, q: Family, eta: Any, memory: Any
+    ) -> tuple[Family, Any, Float[Array, ""], Float[Array, ""]]:
+        """One step; the gradient's norm is that of the natural gradient, in the leaves of q."""
+        if not isinstance(eta, Particles):
+            raise ValueError(
+                f"moment_matching needs a method that moves points, such as pmcsa, got {method!r}"
+            )
+        rate = jnp.asarray(self.rate(memory), q.mean.dtype)
+        moved = q.match(eta.z, eta.weight, rate)  # type: ignore[attr-defined]
+        change = jax.tree.map(lambda new, old: (new - old) / rate, moved, q)
+        return moved, memory + 1, method.objective(target, q, eta), norm(change)
+
+
+def moment_matching(rate: Any = None) -> MomentMatching:
+    """Moment matching, as the `optimizer` of `fit`. `rate` is an optax schedule of rates γ_t ≤ 1.
+
+    >>> moment_matching()
+    MomentMatching()
+    >>> from scoreascent.schedules import Decay
+    >>> moment_matching(Decay(first=0.5, power=1.0))
+    MomentMatching(Decay(first=0.5, power=1.0))
+    """
+    rate = DECAY if rate is None else rate
+    if not callable(rate):
+        raise ValueError(f"rate must be a function of the step count such as Decay(), got {rate!r}")
+    return MomentMatching(rate)
 
 
 # One object, so that every fit that takes the default shares one compiled loop.

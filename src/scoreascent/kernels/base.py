@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +26,16 @@ class Point(NamedTuple):
 
 
 class Particles(NamedTuple):
-    """The η of Proposition 1: n points with weights that sum to one."""
+    """The η of Proposition 1: n points with weights that sum to one.
+
+    `tuning` is what an adaptive kernel has learnt so far: a step size, a proposal. It travels with
+    the points, so that a resumed run goes on as it would have; most kernels have none.
+    """
 
     z: Float[Array, "n d"]
     log_p: Float[Array, " n"]
     weight: Float[Array, " n"]
+    tuning: Any = None
 
 
 class Info(NamedTuple):
@@ -47,6 +52,34 @@ class Kernel(Protocol):
         self, key: PRNGKeyArray, target: Target, q: Family, point: Point
     ) -> tuple[Point, Info]:
         """Move one chain by one transition."""
+
+
+class Adaptive(ABC):
+    """Base of kernels that learn while they run. What they learn is `Particles.tuning`.
+
+    A step uses the tuning of before; afterwards `retune` looks at where all chains went. What it
+    changes must vanish as the run goes on, or the limit is not π.
+    """
+
+    @abstractmethod
+    def first_tuning(self, q: Family) -> Any:
+        """What the kernel knows before the first step."""
+
+    @abstractmethod
+    def tuned_step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
+    ) -> tuple[Point, Info, Any]:
+        """Move one chain; the last value is what `retune` wants to know of the step."""
+
+    @abstractmethod
+    def retune(self, tuning: Any, seen: Any, points: Point) -> Any:
+        """The next tuning, from the average over chains of what was seen and where they are."""
+
+    def step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point
+    ) -> tuple[Point, Info]:
+        """Move one chain by one transition, with nothing learnt."""
+        return self.tuned_step(key, target, q, point, self.first_tuning(q))[:2]
 
 
 class Proposal(NamedTuple):

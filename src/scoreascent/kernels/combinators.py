@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
-from scoreascent.kernels.base import Info, Kernel, Metropolis, Particles, Point, initial_points
+from scoreascent.kernels.base import (
+    Adaptive,
+    Info,
+    Kernel,
+    Metropolis,
+    Particles,
+    Point,
+    initial_points,
+)
 from scoreascent.kernels.cis import pick
 from scoreascent.kernels.imh import IMH, imh_chain
 from scoreascent.target import Target
@@ -50,7 +58,7 @@ class Parallel(Config):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_count("n", self.n, 1))
-        _check_kernel(self.kernel)
+        check_kernel(self.kernel)
         if self.rao_blackwell and not isinstance(self.kernel, Metropolis):
             raise ValueError(
                 f"rao_blackwell needs a kernel that proposes and accepts, got {self.kernel!r}"
@@ -60,7 +68,7 @@ class Parallel(Config):
         """N independent draws of q."""
         points = initial_points(key, target, q, self.n)
         if not self.rao_blackwell:
-            return _equal(points)
+            return _equal(points, first_tuning(self.kernel, q))
         return self._pairs(points, points, jnp.zeros_like(points.log_p))
 
     def step(
@@ -70,10 +78,11 @@ class Parallel(Config):
         if self.rao_blackwell:
             return self._step_rao_blackwell(key, target, q, eta)
         keys = jax.random.split(key, self.n)
-        points, info = jax.vmap(lambda k, p: self.kernel.step(k, target, q, p))(
+        points, info, seen = jax.vmap(lambda k, p: step(self.kernel, k, target, q, p, eta.tuning))(
             keys, Point(eta.z, eta.log_p)
         )
-        return _equal(points), _summarise(info)
+        tuning = retune(self.kernel, eta.tuning, _over_chains(seen), points)
+        return _equal(points, tuning), _summarise(info)
 
     def _step_rao_blackwell(
         self, key: PRNGKeyArray, target: Target, q: Family, eta: Particles
@@ -113,12 +122,13 @@ class Sequential(Config):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_count("n", self.n, 1))
-        _check_kernel(self.kernel)
+        check_kernel(self.kernel)
 
     def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
         """One draw of q, in all N places; the chain goes on from the last of them."""
         point = initial_points(key, target, q, 1)
-        return _equal(Point(*(jnp.repeat(x, self.n, axis=0) for x in point)))
+        points = Point(*(jnp.repeat(x, self.n, axis=0) for x in point))
+        return _equal(points, first_tuning(self.kernel, q))
 
     def step(
         self, key: PRNGKeyArray, target: Target, q: Family, eta: Particles
@@ -130,12 +140,13 @@ class Sequential(Config):
             states, acceptance, invalid = imh_chain(self.kernel, keys, target, q, last)
             return _equal(states), _summarise(Info(acceptance, invalid))
 
-        def transition(point: Point, k: Array) -> tuple[Point, tuple[Point, Info]]:
-            point, info = self.kernel.step(k, target, q, point)
-            return point, (point, info)
+        def transition(point: Point, k: Array) -> tuple[Point, tuple[Point, Info, Any]]:
+            point, info, seen = step(self.kernel, k, target, q, point, eta.tuning)
+            return point, (point, info, seen)
 
-        _, (states, info) = jax.lax.scan(transition, last, keys)
-        return _equal(states), _summarise(info)
+        _, (states, info, seen) = jax.lax.scan(transition, last, keys)
+        tuning = retune(self.kernel, eta.tuning, _over_chains(seen), states)
+        return _equal(states, tuning), _summarise(info)
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,9 +181,32 @@ class Select(Config):
         return _equal(Point(point.z[None], point.log_p[None]))
 
 
-def _equal(points: Point) -> Particles:
+def _equal(points: Point, tuning: Any = None) -> Particles:
     n = points.z.shape[0]
-    return Particles(*points, jnp.full(n, 1 / n, points.z.dtype))
+    return Particles(*points, jnp.full(n, 1 / n, points.z.dtype), tuning)
+
+
+def first_tuning(kernel: Kernel, q: Family) -> Any:
+    """What a kernel knows before the first step; most know nothing."""
+    return kernel.first_tuning(q) if isinstance(kernel, Adaptive) else None
+
+
+def step(
+    kernel: Kernel, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
+) -> tuple[Point, Info, Any]:
+    """One transition of any kernel, and what `retune` wants to know of it."""
+    if isinstance(kernel, Adaptive):
+        return kernel.tuned_step(key, target, q, point, tuning)
+    return (*kernel.step(key, target, q, point), None)
+
+
+def retune(kernel: Kernel, tuning: Any, seen: Any, points: Point) -> Any:
+    """What a kernel knows after a step in which the chains on average saw `seen`."""
+    return kernel.retune(tuning, seen, points) if isinstance(kernel, Adaptive) else None
+
+
+def _over_chains(seen: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.mean(x, axis=0), seen)
 
 
 def _summarise(info: Info) -> Info:
@@ -185,6 +219,7 @@ def check_moves(moves: Moves) -> None:
         raise ValueError(f"moves must have init and step, such as CIS(10), got {moves!r}")
 
 
-def _check_kernel(kernel: Kernel) -> None:
+def check_kernel(kernel: Kernel) -> None:
+    """Raise unless `kernel` can move a point."""
     if not hasattr(kernel, "step") or isinstance(kernel, type):
         raise ValueError(f"kernel must be a kernel such as IMH(), got {kernel!r}")

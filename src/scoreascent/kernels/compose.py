@@ -1,0 +1,129 @@
+"""Kernels made of kernels: one after the other, or guided by a proposal richer than q."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scoreascent._structs import Config, check_count
+from scoreascent.families import Family, FullRank
+from scoreascent.kernels.base import Adaptive, Info, Kernel, Point
+from scoreascent.kernels.combinators import check_kernel, first_tuning, retune, step
+from scoreascent.schedules import DECAY, Decay
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, PRNGKeyArray
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Cycle(Config, Adaptive):
+    """One transition of each kernel in turn. Each leaves π invariant, so all of them do.
+
+    `Cycle(IMH(), HMC())` jumps as far as q reaches and then walks along the posterior, whichever
+    of the two works better where the chain is.
+
+    >>> from scoreascent.kernels import HMC, IMH
+    >>> Cycle(IMH(), HMC())
+    Cycle(IMH(), HMC())
+    """
+
+    kernels: tuple[Kernel, ...]
+
+    def __init__(self, *kernels: Kernel) -> None:
+        if not kernels:
+            raise ValueError("Cycle needs at least one kernel, such as Cycle(IMH(), HMC())")
+        for kernel in kernels:
+            check_kernel(kernel)
+        object.__setattr__(self, "kernels", kernels)
+
+    def __repr__(self) -> str:
+        return f"Cycle({', '.join(map(repr, self.kernels))})"
+
+    def first_tuning(self, q: Family) -> tuple[Any, ...]:
+        """Of every kernel its own."""
+        return tuple(first_tuning(kernel, q) for kernel in self.kernels)
+
+    def tuned_step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
+    ) -> tuple[Point, Info, Any]:
+        """All of them; the chain is said to move if any of them moves it."""
+        all_seen, stays, invalid = [], jnp.ones((), point.log_p.dtype), jnp.int32(0)
+        keys = jax.random.split(key, len(self.kernels))
+        for kernel, own, k in zip(self.kernels, tuning, keys):
+            point, info, seen = step(kernel, k, target, q, point, own)
+            stays = stays * (1 - info.acceptance.astype(stays.dtype))
+            invalid = invalid + info.invalid
+            all_seen.append(seen)
+        return point, Info(1 - stays, invalid), tuple(all_seen)
+
+    def retune(self, tuning: Any, seen: Any, points: Point) -> tuple[Any, ...]:
+        """Each by what it saw."""
+        return tuple(retune(k, t, s, points) for k, t, s in zip(self.kernels, tuning, seen))
+
+
+class Learnt(NamedTuple):
+    """A proposal learnt from the chains, how many steps taught it, and the tuning of the kernel that uses it."""
+
+    proposal: Family
+    taken: Int[Array, ""]
+    tuning: Any
+
+
+@dataclass(frozen=True, repr=False)
+class Adapted(Config, Adaptive):
+    """`kernel` with a Gaussian learnt from the chains in the place of q.
+
+    So a mean-field q can be fitted by proposals that know the correlations: IMH with a mean-field
+    proposal hardly accepts anything on a correlated posterior, and q then does not reach its
+    optimum, the posterior's own marginals.
+
+    The Gaussian is full-rank, or of rank `rank` plus a diagonal; it starts at q's moments and
+    follows the chains by moment matching with rates `rate`, which must go to zero.
+
+    >>> from scoreascent.kernels import IMH
+    >>> Adapted(IMH())
+    Adapted(IMH())
+    """
+
+    kernel: Kernel
+    rank: int | None = None
+    rate: Decay = DECAY
+
+    def __post_init__(self) -> None:
+        check_kernel(self.kernel)
+        if self.rank is not None:
+            object.__setattr__(self, "rank", check_count("rank", self.rank, 1))
+
+    def first_tuning(self, q: Family) -> Learnt:
+        """The Gaussian with q's means and standard deviations."""
+        proposal: Family
+        if self.rank is None:
+            proposal = FullRank.from_moments(q.mean, jnp.diag(q.sd**2))
+        else:
+            from scoreascent.families import LowRank
+
+            proposal = LowRank.from_moments(q.mean, q.sd, min(self.rank, q.dim))
+        return Learnt(proposal, jnp.int32(0), first_tuning(self.kernel, proposal))
+
+    def tuned_step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Learnt
+    ) -> tuple[Point, Info, Any]:
+        """One transition of the kernel at the learnt proposal."""
+        return step(self.kernel, key, target, tuning.proposal, point, tuning.tuning)
+
+    def retune(self, tuning: Learnt, seen: Any, points: Point) -> Learnt:
+        """Move the proposal towards where the chains are."""
+        n = points.z.shape[0]
+        weight = jnp.full(n, 1 / n, points.z.dtype)
+        match = tuning.proposal.match  # type: ignore[attr-defined]
+        proposal = match(points.z, weight, self.rate(tuning.taken))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(proposal)]))
+        proposal = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), proposal, tuning.proposal
+        )
+        inner = retune(self.kernel, tuning.tuning, seen, points)
+        return Learnt(proposal, tuning.taken + 1, inner)
