@@ -119,7 +119,7 @@ def moment_matching(rate: Any = None) -> MomentMatching:
     """Moment matching, as the `optimizer` of `fit`. `rate` is an optax schedule of rates γ_t ≤ 1.
 
     >>> moment_matching()
-    MomentMatching()
+    MomentMatching(Decay())
     >>> from scoreascent.schedules import Decay
     >>> moment_matching(Decay(first=0.5, power=1.0))
     MomentMatching(Decay(first=0.5, power=1.0))

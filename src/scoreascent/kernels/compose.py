@@ -66,7 +66,7 @@ class Cycle(Config, Adaptive):
 
 
 class Learnt(NamedTuple):
-    """A proposal learnt from the chains, how many steps taught it, and the tuning of the kernel that uses it."""
+    """A learnt proposal, how many steps taught it, and the tuning of the kernel that uses it."""
 
     proposal: Family
     taken: Int[Array, ""]
