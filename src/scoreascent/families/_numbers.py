@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -58,6 +59,12 @@ def check_fit(shapes: dict[str, tuple[int, ...]], **arrays: Any) -> None:
         raise ValueError(
             f"{' and '.join(arrays)} must have one dtype and shapes that fit, got {got}"
         )
+
+
+def check_scale(scale: Any) -> None:
+    """Raise unless `scale` is a positive number, as far as one can look at it."""
+    if known(scale) and not 0 < scale < math.inf:
+        raise ValueError(f"scale must be positive, got {scale}")
 
 
 def inverse_softplus(x: Float[Array, ...]) -> Float[Array, ...]:

@@ -14,7 +14,13 @@ class Family(Protocol):
     """A distribution q(z; λ) on ℝᵈ that is a pytree, every leaf of it a piece of λ.
 
     So a gradient in q has the shape of q, and an optimiser of optax steps on q itself. All methods
-    are written for one point; callers `vmap`.
+    but `match` are written for one point; callers `vmap`. Base noise may be longer than z.
+
+    A family may also have `match(z, weight, rate)`, for points z of shape (n, d) whose weights sum
+    to one and a rate 0 < γ ≤ 1 that jax may trace: the member of the family to which a
+    natural-gradient step of length γ on −Σ w log q(z) leads. Where q is an exponential family, that
+    is moment matching, θ ← (1 − γ)θ + γ Σ w T(z) for its expectation parameters θ. It must let
+    points of weight zero lie anywhere. Updates by moments need it; nothing else does.
     """
 
     @property
@@ -29,10 +35,10 @@ class Family(Protocol):
     def sd(self) -> Float[Array, " d"]:
         """The standard deviation of every coordinate."""
 
-    def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+    def noise(self, key: PRNGKeyArray) -> Float[Array, " m"]:
         """One draw of the base distribution, which does not depend on λ."""
 
-    def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
+    def transport(self, noise: Float[Array, " m"]) -> Float[Array, " d"]:
         """T_λ(ε): turns base noise into a draw of q, differentiably in λ."""
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, ...]:

@@ -14,6 +14,7 @@ from jax.scipy.linalg import solve_triangular
 from scoreascent._structs import check_count, pytree, unchecked
 from scoreascent.families._numbers import (
     check_fit,
+    check_scale,
     dot,
     inverse_softplus,
     known,
@@ -62,8 +63,7 @@ class FullRank(Transported):
         [1.0, 1.0]
         """
         dim = check_count("dim", dim, 1)
-        if known(scale) and not 0 < scale < math.inf:
-            raise ValueError(f"scale must be positive, got {scale}")
+        check_scale(scale)
         diagonal = inverse_softplus(scale * jnp.ones(dim, dtype))
         return cls(0 * diagonal, jnp.diag(diagonal))
 
@@ -130,15 +130,29 @@ class FullRank(Transported):
         >>> [[round(float(c), 5) for c in row] for row in q.cov]
         [[0.5, 0.0], [0.0, 2.0]]
         """
-        rate = jnp.asarray(rate, self.loc.dtype)
-        weight, tril = weight.astype(self.loc.dtype), self.tril
-        centred = masked(z, weight, self.loc) - self.loc
-        mean, rows = spread(solve_triangular(tril, centred.T, lower=True).T, weight, rate)
-        return unchecked(
-            self,
-            loc=self.loc + rate * dot(tril, mean),
-            raw=raw_of(dot(tril, matched_factor(rows, rate))),
-        )
+        weight, rate = weight.astype(self.loc.dtype), jnp.asarray(rate, self.loc.dtype)
+        x = whiten(self.loc, self.tril, masked(z, weight, self.loc))
+        loc, raw = matched(self.loc, self.tril, x, weight, rate)
+        return unchecked(self, loc=loc, raw=raw)
+
+
+def whiten(
+    loc: Float[Array, " d"], tril: Float[Array, "d d"], z: Float[Array, "n d"]
+) -> Float[Array, "n d"]:
+    """X = L⁻¹(z − loc), row by row."""
+    return solve_triangular(tril, (z - loc).T, lower=True).T
+
+
+def matched(
+    loc: Float[Array, " d"],
+    tril: Float[Array, "d d"],
+    x: Float[Array, "n d"],
+    weight: Float[Array, " n"],
+    rate: Float[Array, ""],
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """The new loc and raw, given points x = L⁻¹(z − loc)."""
+    mean, rows = spread(x, weight, rate)
+    return loc + rate * dot(tril, mean), raw_of(dot(tril, matched_factor(rows, rate)))
 
 
 def tril_of(raw: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._structs import check_count, pytree, unchecked
-from scoreascent.families._numbers import inverse_softplus, known, masked, spread, vector
+from scoreascent.families._numbers import inverse_softplus, known, masked, vector
 from scoreascent.families.base import Transported
 
 if TYPE_CHECKING:
@@ -111,9 +111,21 @@ class MeanField(Transported):
         >>> round(float(q.mean[0]), 5), round(float(q.sd[0]), 5)
         (2.0, 2.0)
         """
-        rate = jnp.asarray(rate, self.loc.dtype)
-        weight, sd = weight.astype(self.loc.dtype), self.sd
-        x = (masked(z, weight, self.loc) - self.loc) / sd
-        mean, rows = spread(x, weight, rate)
-        grown = jnp.sqrt(1 - rate + jnp.sum(rows**2, 0))
-        return unchecked(self, loc=self.loc + rate * sd * mean, omega=inverse_softplus(sd * grown))
+        weight, rate = weight.astype(self.loc.dtype), jnp.asarray(rate, self.loc.dtype)
+        x = (masked(z, weight, self.loc) - self.loc) / self.sd
+        loc, omega = matched(self.loc, self.sd, x, weight[:, None], rate)
+        return unchecked(self, loc=loc, omega=omega)
+
+
+def matched(
+    loc: Float[Array, " d"],
+    scale: Float[Array, " d"],
+    x: Float[Array, "n d"],
+    weight: Float[Array, "n ..."],
+    rate: Float[Array, ...],
+) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """The new loc and omega, given points x = (z − loc)/scale; coordinates may weigh them anew."""
+    mean = jnp.sum(weight * x, 0)
+    about = jnp.sum(weight * (x - mean) ** 2, 0)
+    grown = jnp.sqrt(1 - rate + rate * about + rate * (1 - rate) * mean**2)
+    return loc + rate * scale * mean, inverse_softplus(scale * grown)
