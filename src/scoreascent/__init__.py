@@ -4,7 +4,16 @@ from scoreascent import schedules
 from scoreascent._version import __version__
 from scoreascent.adapters import from_blackjax, from_numpyro, from_pymc
 from scoreascent.checkpoint import CheckpointError
-from scoreascent.families import Defensive, Family, FullRank, MeanField
+from scoreascent.families import (
+    Defensive,
+    Family,
+    FullRank,
+    FullRankStudentT,
+    LowRank,
+    MeanField,
+    StudentT,
+    kl,
+)
 from scoreascent.fit import DivergenceError, fit
 from scoreascent.kernels import (
     CIS,
@@ -42,8 +51,10 @@ __all__ = [
     "DivergenceError",
     "Family",
     "FullRank",
+    "FullRankStudentT",
     "Info",
     "Kernel",
+    "LowRank",
     "MeanField",
     "Method",
     "Metropolis",
@@ -59,6 +70,7 @@ __all__ = [
     "Select",
     "Sequential",
     "State",
+    "StudentT",
     "Target",
     "Trace",
     "Update",
@@ -70,6 +82,7 @@ __all__ = [
     "from_pymc",
     "gradient",
     "jsa",
+    "kl",
     "msc",
     "msc_rb",
     "pmcsa",
