@@ -1,4 +1,4 @@
-"""The command line: `scoreascent demo | reproduce | report | doctor`."""
+"""The command line: `scoreascent demo | reproduce | report | bench | doctor`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rich.table import Table
 from scoreascent.provenance import versions
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+bench = typer.Typer(no_args_is_help=True)
+app.add_typer(bench, name="bench", help="Measure the library against its peers.")
 console = Console()
 
 
@@ -100,6 +102,50 @@ def report(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     console.print(f"report: {page}")
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure the library against its peers."""
+
+
+@bench.command()
+def accuracy(
+    model: Annotated[list[str] | None, typer.Option(help="only this model (repeat)")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
+    seeds: Annotated[int, typer.Option(help="fits of each model by each method")] = 5,
+    quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
+    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    references: Annotated[bool, typer.Option(help="make the references, not the fits")] = False,
+    out: Annotated[Path | None, typer.Option(help="run folder; runs/accuracy if none")] = None,
+    jobs: Annotated[int, typer.Option(help="processes; the clock is true with one")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+) -> None:
+    """Compare means and spreads with trusted references: this library, its peers and NUTS."""
+    try:
+        from scoreascent.experiments.accuracy import bench as module
+        from scoreascent.experiments.runner import How
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    names = tuple(model or ())
+    try:
+        if references:
+            module.make_references(names, out, console)
+            return
+        folder = out or Path("runs") / ("accuracy-quick" if quick else "accuracy")
+        if draw:
+            module.draw(folder, console)
+            return
+        how = How(jobs, minutes=minutes)
+        ends = module.run(folder, quick, seeds, console, how, names, tuple(method or ()))
+    except (ValueError, ModuleNotFoundError, OSError, RuntimeError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+    if ends["failed"]:
+        raise typer.Exit(1)
 
 
 def _missing(error: ModuleNotFoundError) -> typer.Exit:

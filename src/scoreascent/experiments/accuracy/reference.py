@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class Settings:
     block: int = 5000
     blocks: int = 20
     accept: float = 0.9
+    dense: int = 60  # the mass matrix is dense up to so many dimensions
     rhat: float = 1.005
     ess: float = 10_000.0
     seed: int = 0
@@ -42,11 +44,15 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Reference(Moments):
-    """Moments, with what the chains say of their error: R̂ and ESS are 1 and ∞ if exact."""
+    """Moments, with what the chains say of their error: R̂ and ESS are 1 and ∞ if exact.
+
+    `log_density` is that of the mean: a model that was changed since has another.
+    """
 
     names: tuple[str, ...]
     rhat: NDArray[Any]
     ess: NDArray[Any]
+    log_density: float = np.nan
 
 
 def compute(name: str, settings: Settings | None = None) -> tuple[Reference, dict[str, Any]]:
@@ -57,20 +63,18 @@ def compute(name: str, settings: Settings | None = None) -> tuple[Reference, dic
         "command": f"scoreascent bench accuracy --references --model {name}",
         **versions(),
     }
-    if what.exact is not None:
-        known = what.exact()
-        one = np.ones(what.dim)
-        numbers = {f.name: getattr(known, f.name) for f in fields(known)}
-        names = tuple(coordinates(what.target()))
-        made["source"] = "exact"
-        return Reference(**numbers, names=names, rhat=one, ess=np.inf * one), made
     with x64():
         target = what.target()
-        draws, divergent = _sample(name, target, settings)
         names = tuple(coordinates(target))
-    made |= {"source": f"NUTS, {draws.shape[1]} draws a chain, 64 bits", **asdict(settings)}
-    made["divergent"] = divergent
-    return summarise(draws, names), made
+        if what.exact is not None:
+            found, made["source"] = _known(what.exact(), names), "exact"
+        else:
+            draws, divergent = _sample(name, target, settings)
+            found = summarise(draws, names)
+            made |= {"source": f"NUTS, {draws.shape[1]} draws a chain, 64 bits"}
+            made |= {**asdict(settings), "divergent": divergent}
+        made["log_density"] = float(target.log_prob(jnp.asarray(found.mean)))
+    return replace(found, log_density=made["log_density"]), made
 
 
 def summarise(draws: NDArray[Any], names: tuple[str, ...]) -> Reference:
@@ -86,9 +90,20 @@ def summarise(draws: NDArray[Any], names: tuple[str, ...]) -> Reference:
     )
 
 
+def _known(moments: Moments, names: tuple[str, ...]) -> Reference:
+    """Exact moments as a reference."""
+    one = np.ones(len(names))
+    numbers = {f.name: getattr(moments, f.name) for f in fields(moments)}
+    return Reference(**numbers, names=names, rhat=one, ess=np.inf * one)
+
+
 def _sample(name: str, target: Any, settings: Settings) -> tuple[NDArray[Any], int]:
     """Draws (chains, draws, d), a block at a time until both rules hold; and the divergences."""
-    kernel = NUTS(potential_fn=lambda z: -target.log_prob(z), target_accept_prob=settings.accept)
+    kernel = NUTS(
+        potential_fn=lambda z: -target.log_prob(z),
+        target_accept_prob=settings.accept,
+        dense_mass=target.dim <= settings.dense,
+    )
     sampler = MCMC(
         kernel,
         num_warmup=settings.warmup,
@@ -155,12 +170,14 @@ def load(name: str, folder: Path | None = None) -> Reference:
             f"model {name!r} has no reference at {str(path)!r}; make it with "
             f"`scoreascent bench accuracy --references --model {name}`"
         )
-    table = pd.read_csv(path, comment="#")
+    text = path.read_text(encoding="utf-8")
+    table = pd.read_csv(io.StringIO(text), comment="#")
     if len(table) != what.dim:
         raise ValueError(
             f"{str(path)!r} has {len(table)} coordinates, but model {name!r} has {what.dim}; "
             "make it anew with --references"
         )
+    head = dict(x[2:].split(": ", 1) for x in text.splitlines() if x.startswith("# "))
     return Reference(
         mean=table["mean"].to_numpy(),
         sd=table["sd"].to_numpy(),
@@ -168,4 +185,5 @@ def load(name: str, folder: Path | None = None) -> Reference:
         names=tuple(table["coordinate"]),
         rhat=table["rhat"].to_numpy(),
         ess=table["ess"].to_numpy(),
+        log_density=float(head["log_density"]),
     )

@@ -1,0 +1,258 @@
+"""The suite's tables and its figure, from the table of all fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.markdown import Markdown
+
+from scoreascent.experiments.accuracy.metrics import RIGHT_MEAN, RIGHT_SD, is_right
+from scoreascent.experiments.accuracy.models import MODELS
+from scoreascent.experiments.accuracy.peers import PEERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ERRORS = {
+    "mean_error": ("worst error of a mean / posterior sd", RIGHT_MEAN),
+    "sd_error": ("mean |log(sd / posterior sd)|", RIGHT_SD),
+}
+FLOOR, CEILING = 1e-3, 1e3  # of the figure
+# a colour for each library
+LOOKS = {
+    "scoreascent": ("D", "#d62728"),
+    "scoreascent-paper": ("v", "#e377c2"),
+    "scoreascent-mean-field": ("^", "#9467bd"),
+    "numpyro-normal": ("o", "#9ecae1"),
+    "numpyro-multivariate": ("s", "#3182bd"),
+    "numpyro-low-rank": ("P", "#6baed6"),
+    "blackjax-mean-field": ("o", "#fdae6b"),
+    "blackjax-full-rank": ("s", "#e6550d"),
+    "blackjax-pathfinder": ("X", "#fd8d3c"),
+    "pymc-advi": ("o", "#2ca02c"),
+    "nuts": ("*", "#111111"),
+}
+GROUPS = ("regular", "held out", "irregular")
+
+
+def write(table: pd.DataFrame, folder: Path, console: Console) -> None:
+    """`table.csv`, `models.csv` and `.md`, `summary.csv` and `.md`, `accuracy.png`."""
+    table.to_csv(folder / "table.csv", index=False, float_format="%.5g")
+    models, methods = by_model(table), summarise(table)
+    models.to_csv(folder / "models.csv", index=False, float_format="%.5g")
+    methods.to_csv(folder / "summary.csv", index=False, float_format="%.5g")
+    (folder / "models.md").write_text(markdown_models(models), encoding="utf-8")
+    text = markdown_summary(methods)
+    (folder / "summary.md").write_text(text, encoding="utf-8")
+    picture = folder / "accuracy.png"
+    figure = draw_errors(table)
+    figure.savefig(picture, dpi=150)
+    plt.close(figure)
+    console.print(Markdown(text))
+    console.print(f"picture: {picture}")
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def by_model(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for every model and method: the worst of the seeds' errors, medians of the rest.
+
+    `cold` is the first seed's time, `warm` the median of the others'. A fit that has no numbers
+    counts as an error without bound, so one seed that fails is seen.
+    """
+    rows = []
+    for (model, method), part in table.groupby(["model", "method"], sort=False):
+        absent = bool(part["note"].str.startswith("needs ").all())
+        worst = lambda name, part=part, absent=absent: (  # noqa: E731
+            np.nan if absent else float(part[name].fillna(np.inf).max())
+        )
+        far = np.log(part["sd_ratio"]).abs()
+        rows.append(
+            {
+                "model": model,
+                "method": method,
+                "group": _group(part.iloc[0]),
+                "seeds": len(part),
+                "mean_error": worst("mean_error"),
+                "sd_error": worst("sd_error"),
+                "sd_ratio": part["sd_ratio"][far.idxmax()] if far.notna().any() else np.nan,
+                "coverage": part["coverage"].median(),
+                "k_hat": part["k_hat"].median(),
+                "densities": part["densities"].median(),
+                "gradients": part["gradients"].median(),
+                "cold": part["clock"][part["seed"] == 0].median(),
+                "warm": part["clock"][part["seed"] > 0].median(),
+                "right": bool(is_right(worst("mean_error"), worst("sd_error"))),
+                "good": int((part["verdict"] == "good").sum()),
+                "verdict": "; ".join(dict.fromkeys(v for v in part["verdict"] if v)),
+                "note": "; ".join(dict.fromkeys(v for v in part["note"] if v)),
+            }
+        )
+    order = {name: i for i, name in enumerate((*MODELS, *PEERS))}
+    result = pd.DataFrame(rows)
+    at = result[["model", "method"]].replace(order).infer_objects()
+    return result.loc[at.sort_values(["model", "method"]).index].reset_index(drop=True)
+
+
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for every method: on how many models it is right, and what that takes.
+
+    `faster` counts the regular models, held out or not, on which the method is right and its cold
+    time is below NUTS's; `good` those that its verdict calls good in every seed, `false_good` the
+    models that it calls good in some seed though they are not right or not regular.
+    """
+    models = by_model(table)
+    models = models[~models["note"].str.startswith("needs ")]
+    nuts = models[models["method"] == "nuts"].set_index("model")["cold"]
+    rows = []
+    for method, part in models.groupby("method", sort=False):
+        regular = part[part["group"] != "irregular"]
+        good = regular["good"] == regular["seeds"]
+        false = (part["good"] > 0) & ~(part["right"] & (part["group"] != "irregular"))
+        fast = regular["right"] & (regular["cold"] < regular["model"].map(nuts))
+        row: dict[str, Any] = {"method": method}
+        for group in GROUPS[:2]:
+            chosen = part[part["group"] == group]
+            row[group.replace(" ", "_")] = len(chosen)
+            row[f"right_{group.replace(' ', '_')}"] = int(chosen["right"].sum())
+        row |= {
+            "judges": bool((part["verdict"] != "").any()),
+            "good": int(good.sum()),
+            "false_good": int(false.sum()),
+            "faster": int(fast.sum()),
+            "densities": regular["densities"].median(),
+            "gradients": regular["gradients"].median(),
+            "cold": regular["cold"].median(),
+            "warm": regular["warm"].median(),
+        }
+        rows.append(row)
+    order = {name: i for i, name in enumerate(PEERS)}
+    return pd.DataFrame(rows).sort_values("method", key=lambda x: x.map(order), ignore_index=True)
+
+
+def _group(row: Any) -> str:
+    if not row["regular"]:
+        return "irregular"
+    return "held out" if row["held_out"] else "regular"
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def markdown_summary(methods: pd.DataFrame) -> str:
+    """A row for every method."""
+    lines = [
+        f"Right: worst mean error ≤ {RIGHT_MEAN:g} posterior sd and mean |log sd ratio| ≤ "
+        f"{RIGHT_SD:g}, in every seed. Good: regular models that the method's own verdict calls "
+        "good in every seed; false: models that it calls good in some seed though they are not "
+        "right, or not regular. Quicker: regular models on which it is right and its cold time is "
+        "below NUTS's. Evaluations and seconds are medians over the regular models, held out or "
+        "not.",
+        "",
+        "| method | right | held out | good | false | quicker | densities | gradients | cold s "
+        "| warm s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in methods.to_dict("records"):
+        verdicts = [str(row["good"]), str(row["false_good"])] if row["judges"] else ["", ""]
+        shown = [
+            row["method"],
+            f"{row['right_regular']}/{row['regular']}",
+            f"{row['right_held_out']}/{row['held_out']}",
+            *verdicts,
+            "" if row["method"] == "nuts" else str(row["faster"]),
+            *(_number(row[k]) for k in ("densities", "gradients", "cold", "warm")),
+        ]
+        lines.append(f"| {' | '.join(shown)} |")
+    lines += ["", *(f"- {m}: {PEERS[m].what}" for m in methods["method"])]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_models(models: pd.DataFrame) -> str:
+    """A table for every model, under its name and the reason why it is there."""
+    lines = ["Errors are the worst of the seeds, other numbers their medians; **bold** is right."]
+    for model, part in models.groupby("model", sort=False):
+        what = MODELS[str(model)]
+        lines += [
+            "",
+            f"## {model}: d = {what.dim}, {part['group'].iloc[0]}",
+            "",
+            f"{what.why[0].upper()}{what.why[1:]}.",
+            "",
+            "| method | mean error | sd error | worst sd ratio | k̂ | coverage of 90 % | densities "
+            "| gradients | cold s | warm s | verdict |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
+        ]
+        for row in part.to_dict("records"):
+            names = ("mean_error", "sd_error", "sd_ratio", "k_hat", "coverage", "densities",
+                     "gradients", "cold", "warm")  # fmt: skip
+            method = f"**{row['method']}**" if row["right"] else row["method"]
+            says = "; ".join(x for x in (row["verdict"], row["note"]) if x).replace("|", "¦")
+            lines.append(f"| {method} | {' | '.join(_number(row[n]) for n in names)} | {says} |")
+    return "\n".join(lines) + "\n"
+
+
+def _number(x: float) -> str:
+    """Three digits, or an order of magnitude.
+
+    >>> [_number(x) for x in (0.01234, 56.7, 1234.0, 1234567.0, float("nan"), float("inf"))]
+    ['0.0123', '56.7', '1234', '1.2e+06', '', '∞']
+    """
+    if np.isnan(x):
+        return ""
+    if np.isinf(x):
+        return "∞" if x > 0 else "−∞"
+    return f"{x:.0f}" if 1000 <= abs(x) < 100_000 else f"{x:.2g}" if abs(x) >= 1e5 else f"{x:.3g}"
+
+
+# -- the figure ------------------------------------------------------------------------------------
+
+
+def draw_errors(table: pd.DataFrame) -> Any:
+    """Both errors of every model and method: the median of the seeds, and a line to the worst."""
+    models = [m for m in MODELS if m in set(table["model"])]
+    methods = [p for p in PEERS if p in set(table["method"])]
+    height = 1.6 + 0.42 * len(models)
+    figure, axes = plt.subplots(1, 2, figsize=(13, height), sharey=True, layout="constrained")
+    for ax, (error, (label, limit)) in zip(axes, ERRORS.items()):
+        _panel(ax, table, error, models, methods)
+        ax.axvline(limit, color="0.3", lw=1, ls="--")
+        ax.set_xlabel(f"{label} (right: left of the dashed line)")
+    labels = [f"{m} †" if MODELS[m].held_out else m for m in models]
+    labels = [x if MODELS[m].regular else f"({x})" for m, x in zip(models, labels)]
+    axes[0].set_yticks(range(len(models)), labels)
+    axes[0].set_ylim(len(models) - 0.5, -0.5)
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False)
+    figure.supxlabel("† held out   ( ) irregular: not to be called good", fontsize=9, color="0.4")
+    return figure
+
+
+def _panel(
+    ax: Axes, table: pd.DataFrame, error: str, models: list[str], methods: list[str]
+) -> None:
+    """One error; what exceeds the scale stands at its edge."""
+    for k, method in enumerate(methods):
+        mine = table[(table["method"] == method) & ~table["note"].str.startswith("needs ")]
+        seeds = mine.assign(at=mine[error].fillna(np.inf).clip(FLOOR, CEILING)).groupby("model")
+        shown = [m for m in models if m in seeds.groups]
+        place = np.array([models.index(m) for m in shown]) + 0.7 * ((k + 0.5) / len(methods) - 0.5)
+        middle, worst = (np.array([f(seeds["at"].get_group(m)) for m in shown])
+                         for f in (np.median, np.max))  # fmt: skip
+        mark, colour = LOOKS.get(method, (".", "0.5"))
+        ax.hlines(place, middle, worst, color=colour, lw=1)
+        ax.plot(middle, place, mark, color=colour, ms=5, label=method, ls="none")
+    for y in range(1, len(models)):
+        ax.axhline(y - 0.5, color="0.92", lw=0.8, zorder=0)
+    ax.set_xscale("log")
+    ax.set_xlim(FLOOR / 1.5, CEILING * 1.5)
+    ax.grid(axis="x", color="0.92")

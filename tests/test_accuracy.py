@@ -1,0 +1,496 @@
+"""The accuracy suite: its models, their references, its metrics, its peers and its command."""
+
+import dataclasses
+import io
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from rich.console import Console
+from scipy.special import ndtr, ndtri
+from typer.testing import CliRunner
+
+from scoreascent._structs import x64
+from scoreascent.cli import app
+from scoreascent.experiments.accuracy import bench, exact, models, peers, reference, show
+from scoreascent.experiments.accuracy.exact import LEVELS, Moments
+from scoreascent.experiments.accuracy.metrics import Fit, compare, is_right, mass_below
+from scoreascent.experiments.accuracy.models import MODELS, Entry
+from scoreascent.models.gaussian import Gaussian
+from scoreascent.theory import kl_star
+from tests.stats import Z_MAX, Z_MUTANT
+
+EXACT = [name for name, entry in MODELS.items() if entry.exact is not None]
+
+
+def gaussian_moments(mean, sd):
+    mean, sd = np.asarray(mean, float), np.asarray(sd, float)
+    return Moments(mean, sd, mean[:, None] + sd[:, None] * ndtri(LEVELS))
+
+
+def gaussian_fit(mean, sd, **numbers):
+    """A fit whose draws are a Gaussian's quantiles, so that its 5 and 95 % points are exact."""
+    mean, sd = np.asarray(mean, float), np.asarray(sd, float)
+    draws = mean + sd * ndtri(np.linspace(0.0005, 0.9995, 1000))[:, None]
+    return Fit(mean, sd, draws, **numbers)
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_computed_by_hand():
+    true = gaussian_moments([0.0, 10.0], [1.0, 2.0])
+    seen = compare(gaussian_fit([0.1, 9.0], [0.5, 3.0]), true)
+    assert seen["mean_error"] == pytest.approx(0.5)  # |9 − 10| / 2
+    assert seen["sd_error"] == pytest.approx((np.log(2) + np.log(1.5)) / 2)
+    assert seen["sd_ratio"] == pytest.approx(0.5)  # farther from 1 than 1.5
+    first = ndtr(0.1 + 0.5 * ndtri(0.95)) - ndtr(0.1 - 0.5 * ndtri(0.95))
+    second = ndtr((-1 + 3 * ndtri(0.95)) / 2) - ndtr((-1 - 3 * ndtri(0.95)) / 2)
+    assert seen["coverage"] == pytest.approx((first + second) / 2, abs=2e-3)
+    assert np.isnan(seen["k_hat"])  # without weights there is none
+
+
+def test_a_perfect_fit_covers_ninety_per_cent_and_a_narrow_one_less():
+    true = gaussian_moments([3.0], [2.0])
+    assert compare(gaussian_fit([3.0], [2.0]), true)["coverage"] == pytest.approx(0.9, abs=2e-3)
+    assert compare(gaussian_fit([3.0], [1.0]), true)["coverage"] < 0.6
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0])
+def test_a_fit_without_numbers_is_never_right(bad):
+    true = gaussian_moments([0.0, 0.0], [1.0, 1.0])
+    seen = compare(gaussian_fit([0.0, 0.0], [1.0, bad]), true)
+    assert seen["sd_error"] == np.inf
+    assert not is_right(seen["mean_error"], seen["sd_error"])
+    lost = compare(gaussian_fit([np.nan, 0.0], [1.0, 1.0]), true)
+    assert lost["mean_error"] == np.inf
+
+
+def test_right_asks_for_means_and_spreads():
+    assert is_right(0.1, 0.05)
+    assert not is_right(0.11, 0.0)
+    assert not is_right(0.0, 0.051)
+    assert not is_right(np.nan, 0.0)
+
+
+def test_weights_that_are_nan_have_no_mass():
+    true = gaussian_moments([0.0], [1.0])
+    rng = np.random.default_rng(0)
+    weights = 0.1 * rng.normal(size=1000)
+    clean = compare(gaussian_fit([0.0], [1.0], log_weights=weights), true)["k_hat"]
+    assert clean < 0.5
+    spoilt = np.where(np.arange(1000) % 10 == 0, np.nan, weights)
+    assert compare(gaussian_fit([0.0], [1.0], log_weights=spoilt), true)["k_hat"] < 0.5
+    nothing = np.full(1000, -np.inf)
+    assert compare(gaussian_fit([0.0], [1.0], log_weights=nothing), true)["k_hat"] == np.inf
+
+
+def test_mass_between_and_beyond_the_stored_quantiles():
+    true = gaussian_moments([1.0, -2.0], [3.0, 0.5])
+    for score in (-3.5, -1.1, 0.0, 0.33, 2.9):
+        np.testing.assert_allclose(mass_below(true, true.mean + score * true.sd), ndtr(score))
+    modes = exact.two_modes().moments
+    at = mass_below(modes, modes.quantile(0.2))
+    np.testing.assert_allclose(at, 0.2, atol=1e-9)
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_a_finite_density_of_its_dimension(name):
+    """Also: its reference is of this density, which a change of model or data would break."""
+    entry, known = MODELS[name], reference.load(name)
+    target = entry.target()
+    assert target.dim == entry.dim
+    assert tuple(models.coordinates(target)) == known.names
+    assert not any(x.dtype == np.float64 for x in jax.tree.leaves(target.data))
+    starts = np.random.default_rng(0).uniform(-2, 2, (3, entry.dim))
+    z = np.vstack([known.mean, starts]).astype(np.float32)
+    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(target.log_prob)))(z)
+    assert np.isfinite(values).all()
+    assert np.isfinite(gradients).all()
+    np.testing.assert_allclose(values[0], known.log_density, rtol=1e-4, atol=1e-2)
+
+
+def test_a_third_is_held_out_and_the_suite_is_large_enough():
+    regular = [e for e in MODELS.values() if e.regular]
+    assert len(regular) >= 16
+    assert sum(e.held_out for e in MODELS.values()) in (len(MODELS) // 3, len(MODELS) // 3 + 1)
+    assert any(e.held_out for e in MODELS.values() if not e.regular)
+    assert max(e.dim for e in MODELS.values()) <= 200
+    assert kl_star(exact.autoregressive_gaussian().cov) > 10  # far from any mean-field q
+
+
+@pytest.mark.parametrize("name", ["regression-raw", "stochastic-volatility"])
+def test_both_precisions_see_one_posterior(name):
+    known = reference.load(name)
+    rng = np.random.default_rng(1)
+    z = known.mean + known.sd * rng.normal(size=(4, len(known.mean))) / 3
+    narrow = jax.vmap(MODELS[name].target().log_prob)(z.astype(np.float32))
+    with x64():
+        target = MODELS[name].target()
+        assert all(x.dtype == np.float64 for x in jax.tree.leaves(target.data))
+        wide = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(z.astype(np.float32), float)))
+    np.testing.assert_allclose(np.diff(narrow), np.diff(wide), atol=0.02)
+
+
+# -- exact values ----------------------------------------------------------------------------------
+
+
+def draws_of(name, n, rng):
+    if name == "funnel":
+        v = 3 * rng.normal(size=(n, 1))
+        return np.hstack([v, np.exp(v / 2) * rng.normal(size=(n, 9))])
+    modes = {"bimodal": exact.two_modes, "trimodal": exact.three_modes}[name]()
+    which = rng.choice(len(modes.weights), n, p=modes.weights)
+    return modes.centres[which] + rng.normal(size=(n, modes.centres.shape[1]))
+
+
+@pytest.mark.parametrize("name", ["funnel", "bimodal", "trimodal"])
+def test_exact_quantiles_are_those_of_draws(name):
+    n = 20_000
+    known = MODELS[name].exact()
+    draws = draws_of(name, n, np.random.default_rng(2))
+
+    def worst(quantiles):
+        below = (draws[:, :, None] <= quantiles).mean(0)
+        p = np.array(LEVELS)
+        return np.max(np.abs(below - p) / np.sqrt(p * (1 - p) / n))
+
+    assert worst(known.quantiles) < Z_MAX
+    assert worst(known.quantiles + 0.1 * known.sd[:, None]) > Z_MUTANT
+
+
+@pytest.mark.parametrize("name", ["bimodal", "trimodal"])
+def test_exact_moments_are_those_of_draws(name):
+    n = 20_000
+    known, draws = MODELS[name].exact(), draws_of(name, n, np.random.default_rng(3))
+    assert np.max(np.abs(draws.mean(0) - known.mean) / (known.sd / np.sqrt(n))) < Z_MAX
+    squares = (draws - known.mean) ** 2
+    z = (squares.mean(0) - known.sd**2) / (squares.std(0) / np.sqrt(n))
+    assert np.max(np.abs(z)) < Z_MAX
+    assert np.max(np.abs((squares.mean(0) - 1) / (squares.std(0) / np.sqrt(n)))) > Z_MUTANT
+
+
+def test_the_funnels_spread():
+    known = exact.funnel_moments()
+    assert known.sd[0] == 3
+    assert known.sd[1] ** 2 == pytest.approx(np.exp(4.5))  # E eᵛ, v ~ N(0, 9)
+
+
+# -- references ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_reference_is_there_and_its_chains_agree(name):
+    known = reference.load(name)
+    assert np.all(known.rhat < 1.005)
+    assert np.all(known.ess >= 10_000)
+    assert np.all(known.sd > 0)
+    assert np.all(np.diff(known.quantiles) > 0)
+    text = (reference.STORED / f"{name}.csv").read_text()
+    assert f"# command: scoreascent bench accuracy --references --model {name}\n" in text
+    assert "# jax: " in text
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_stored_values_are_the_exact_ones(name):
+    known, stored = MODELS[name].exact(), reference.load(name)
+    for field in ("mean", "sd", "quantiles"):
+        np.testing.assert_allclose(
+            getattr(stored, field), getattr(known, field), rtol=1e-6, atol=1e-9
+        )
+
+
+SMALL = reference.Settings(warmup=300, block=500, blocks=3, ess=1000.0, rhat=1.05)
+
+
+@pytest.fixture
+def known_gaussian(monkeypatch):
+    """A model of the suite that does not say that it is exact."""
+    problem = Gaussian(np.array([1.0, -2.0]), np.array([[1.0, 0.8], [0.8, 4.0]]))
+    made = Entry(2, "a test", density=lambda: problem.target)
+    monkeypatch.setitem(MODELS, "known", made)
+    return problem
+
+
+def test_a_run_of_nuts_finds_a_gaussian_and_its_file_comes_back(known_gaussian, tmp_path):
+    made, how = reference.compute("known", SMALL)
+    sd = np.sqrt(np.diag(known_gaussian.cov))
+    error = sd / np.sqrt(made.ess)
+    assert np.max(np.abs(made.mean - known_gaussian.mean) / error) < Z_MAX
+    assert np.max(np.abs(made.mean - 0.0) / error) > Z_MUTANT
+    spread = (made.sd / sd - 1) * np.sqrt(2 * made.ess)
+    assert np.max(np.abs(spread)) < Z_MAX
+    assert np.max(np.abs((made.sd - 1) * np.sqrt(2 * made.ess))) > Z_MUTANT
+    assert how["divergent"] == 0
+    assert "64 bits" in how["source"]
+    reference.write(tmp_path, "known", made, how)
+    back = reference.load("known", tmp_path)
+    np.testing.assert_allclose(back.mean, made.mean, rtol=1e-6)
+    np.testing.assert_allclose(back.quantiles, made.quantiles, rtol=1e-6)
+    assert back.log_density == pytest.approx(made.log_density)
+    assert back.names == ("z[0]", "z[1]")
+
+
+def test_a_reference_that_is_not_good_enough_is_no_reference(known_gaussian):
+    hard = dataclasses.replace(SMALL, warmup=50, block=50, blocks=2)
+    with pytest.raises(RuntimeError, match=r"'known' has R̂ .* after 100 draws a chain"):
+        reference.compute("known", hard)
+
+
+def test_a_reference_of_another_model_is_refused(known_gaussian, tmp_path):
+    with pytest.raises(ValueError, match=r"no reference .*--references --model known"):
+        reference.load("known", tmp_path)
+    text = (reference.STORED / "ar2.csv").read_text()
+    (tmp_path / "known.csv").write_text(text)
+    with pytest.raises(ValueError, match="has 4 coordinates, but model 'known' has 2"):
+        reference.load("known", tmp_path)
+
+
+# -- peers -----------------------------------------------------------------------------------------
+
+
+def two_sites(y):
+    """Conjugate; the sites are not in alphabetical order, and `b` is first in z."""
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    a = numpyro.sample("a", dist.Normal(3, 0.5))
+    numpyro.sample("y", dist.Normal(a + b, 0.5), obs=y)
+
+
+NATIVE = Entry(2, "a test", two_sites, lambda: (np.array([4.0]),))
+FLAT = Entry(2, "a test", density=lambda: NATIVE.target())
+PRECISION = np.array([[1 + 4, 4], [4, 4 + 4]])
+COV = np.linalg.inv(PRECISION)
+MEAN = COV @ np.array([4 * 4.0, 4 * 3.0 + 4 * 4.0])
+FULL = ("numpyro-multivariate", "numpyro-low-rank", "blackjax-full-rank", "nuts")
+DIAGONAL = ("numpyro-normal", "blackjax-mean-field", "scoreascent-paper")
+
+
+def fitted(name, entry, monkeypatch, steps=2000):
+    monkeypatch.setattr(peers, "STEPS", steps)
+    return peers.peer(name).fit(entry, entry.target(), 1)()
+
+
+@pytest.mark.parametrize("name", [*FULL, "blackjax-pathfinder"])
+def test_a_full_rank_peer_finds_a_gaussian_in_the_order_of_z(name, monkeypatch):
+    fit = fitted(name, NATIVE, monkeypatch)
+    sd = np.sqrt(np.diag(COV))
+    assert np.max(np.abs(fit.mean - MEAN) / sd) < 0.25
+    assert np.max(np.abs(fit.mean[::-1] - MEAN) / sd) > 2
+    if name != "blackjax-pathfinder":  # whose covariance is that of an optimiser
+        assert np.max(np.abs(np.log(fit.sd / sd))) < 0.2
+        assert np.corrcoef(fit.draws.T)[0, 1] < -0.4
+    assert fit.draws.shape[1] == 2
+    assert fit.gradients > 0
+    assert (fit.log_weights is None) == (name == "nuts")
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_a_mean_field_peer_has_the_optimum_of_its_divergence(name, monkeypatch):
+    fit = fitted(name, NATIVE, monkeypatch)
+    inclusive = name == "scoreascent-paper"
+    sd = np.sqrt(np.diag(COV)) if inclusive else 1 / np.sqrt(np.diag(PRECISION))
+    assert np.max(np.abs(fit.mean - MEAN) / np.sqrt(np.diag(COV))) < 0.3
+    assert np.max(np.abs(np.log(fit.sd / sd))) < 0.2
+    assert (fit.densities, fit.gradients) == (
+        (10.0 * 2001, 0.0) if inclusive else (0.0, (1 if "numpyro" in name else 5) * 2000.0)
+    )
+    assert (fit.verdict != "") == inclusive
+
+
+def test_a_density_and_the_model_it_is_of_give_numpyro_the_same_fit(monkeypatch):
+    native, flat = (fitted("numpyro-normal", e, monkeypatch, 1500) for e in (NATIVE, FLAT))
+    np.testing.assert_allclose(native.mean, flat.mean, atol=0.15)
+    np.testing.assert_allclose(native.sd, flat.sd, rtol=0.2)
+
+
+def test_weights_of_a_perfect_fit_are_flat():
+    target = NATIVE.target()
+    good = peers._gaussian(MEAN, COV, target, 0, 0.0)
+    assert np.ptp(good.log_weights) < 1e-3
+    assert np.ptp(peers._gaussian(MEAN, 2 * COV, target, 0, 0.0).log_weights) > 1
+    singular = peers._gaussian(MEAN, np.ones((2, 2)), target, 0, 0.0)
+    assert singular.log_weights is None
+
+
+def test_nuts_counts_every_leapfrog_step():
+    """At least one for each of 4 × 2000 draws, at most 2¹⁰ − 1."""
+    fit = peers.peer("nuts").fit(NATIVE, NATIVE.target(), 0)()
+    assert fit.draws.shape == (4000, 2)
+    assert 4 * 2000 < fit.gradients < 4 * 2000 * 1023
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pymc-advi", "scoreascent", "scoreascent-mean-field"])
+def test_the_other_peers_run(name, monkeypatch):
+    pytest.importorskip(peers.peer(name).needs or "numpy")
+    fit = fitted(name, NATIVE, monkeypatch, 10_000)
+    assert np.max(np.abs(fit.mean - MEAN)) < 0.5
+    assert not jax.config.jax_enable_x64
+
+
+def test_a_peer_that_is_not_installed_says_so_and_the_run_goes_on(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    settings = bench.Settings(("ar2",), ("blackjax-pathfinder",), 1)
+    ran = bench.compute(bench.cells(settings)[0], settings, None, np.inf)["table"]
+    assert ran["note"].tolist() == ["needs blackjax: pip install 'scoreascent[blackjax]'"]
+    assert np.isnan(ran["mean_error"][0])
+    assert not show.by_model(ran)["right"].any()
+    assert show.summarise(pd.concat([ran, row("ar2", "nuts")]))["method"].tolist() == ["nuts"]
+
+
+@pytest.mark.parametrize(
+    ("error", "recorded"), [(ValueError("no\nmore"), True), (KeyError("a bug"), False)]
+)
+def test_a_refusal_is_a_result_and_a_bug_is_not(error, recorded, monkeypatch):
+    def fit(entry, target, seed):
+        raise error
+
+    monkeypatch.setitem(peers.PEERS, "nuts", dataclasses.replace(peers.PEERS["nuts"], fit=fit))
+    settings = bench.Settings(("ar2",), ("nuts",), 2)
+    cell = bench.cells(settings)[0]
+    if not recorded:
+        with pytest.raises(KeyError):
+            bench.compute(cell, settings, None, np.inf)
+        return
+    ran = bench.compute(cell, settings, None, np.inf)["table"]
+    assert ran["verdict"].tolist() == ["refused"] * 2
+    assert ran["note"].tolist() == ["ValueError: no"] * 2
+    assert show.by_model(ran)["mean_error"].tolist() == [np.inf]
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def row(model, method, seed=0, error=0.01, clock=1.0, verdict="", **other):
+    entry = MODELS[model]
+    what = {"model": model, "method": method, "dim": entry.dim, "regular": entry.regular,
+            "held_out": entry.held_out, "seed": seed}  # fmt: skip
+    numbers = {"mean_error": error, "sd_error": 0.01, "sd_ratio": 0.99, "coverage": 0.9,
+               "k_hat": 0.3, "densities": 10.0, "gradients": 5.0, "clock": clock}  # fmt: skip
+    return pd.DataFrame([{**what, **numbers, "verdict": verdict, "note": "", **other}])
+
+
+def test_one_bad_seed_spoils_a_model_and_the_clock_is_read_by_seed():
+    table = pd.concat(
+        [row("ar2", "nuts", s, e, c) for s, e, c in ((0, 0.01, 9.0), (1, 0.2, 2.0), (2, 0.0, 4.0))]
+    )
+    only = show.by_model(table).iloc[0]
+    assert only["mean_error"] == 0.2
+    assert not only["right"]
+    assert (only["cold"], only["warm"]) == (9.0, 3.0)
+    assert show.by_model(table[table["seed"] != 1]).iloc[0]["right"]
+
+
+def test_the_summary_counts_what_it_says():
+    good = {"verdict": "good"}
+    table = pd.concat(
+        [
+            row("ar2", "scoreascent", clock=1.0, **good),
+            row("poisson", "scoreascent", clock=5.0, **good),  # right, and slower than NUTS
+            row("gp", "scoreascent", error=0.5, **good),  # wrong, and called good
+            row("growth", "scoreascent", **good),  # held out
+            row("softmax", "scoreascent", error=0.5, verdict="not converged: run longer"),
+            row("funnel", "scoreascent", **good),  # right by luck: still not to be called good
+            row("bimodal", "scoreascent", error=9.0, verdict="refused"),
+            *(row(m, "nuts", clock=2.0) for m in ("ar2", "poisson", "gp", "growth", "softmax")),
+        ]
+    )
+    seen = show.summarise(table).set_index("method")
+    ours, nuts = seen.loc["scoreascent"], seen.loc["nuts"]
+    assert (ours["right_regular"], ours["regular"]) == (2, 3)
+    assert (ours["right_held_out"], ours["held_out"]) == (1, 2)
+    assert (ours["good"], ours["false_good"]) == (4, 2)
+    assert ours["faster"] == 2  # ar2 and growth
+    assert ours["judges"]
+    assert not nuts["judges"]
+    assert (nuts["right_regular"], nuts["cold"]) == (3, 2.0)
+    text = show.markdown_summary(show.summarise(table))
+    assert "| scoreascent | 2/3 | 1/2 | 4 | 2 | 2 |" in text
+    assert "| nuts | 3/3 | 2/2 |  |  |  |" in text
+
+
+def test_a_model_says_why_it_is_there_and_what_is_right_is_bold():
+    text = show.markdown_models(
+        show.by_model(pd.concat([row("ar2", "nuts"), row("ar2", "pymc-advi", error=0.5)]))
+    )
+    assert "## ar2: d = 4, regular" in text
+    assert "| **nuts** |" in text
+    assert "| pymc-advi | 0.5 |" in text
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    small = bench.Settings(("poisson", "ar2"), ("scoreascent-paper", "numpyro-normal"), 1)
+    monkeypatch.setattr(bench, "QUICK", small)
+    monkeypatch.setattr(peers, "STEPS", 200)
+
+
+def test_the_command_writes_its_tables_goes_on_and_draws_again(few_steps, tmp_path):
+    out = tmp_path / "run"
+    command = ["bench", "accuracy", "--quick", "--out", str(out)]
+    part = CliRunner().invoke(app, [*command, "--model", "ar2"])
+    assert part.exit_code == 0, part.output
+    assert "2 of 2 cells" in part.output
+    whole = CliRunner().invoke(app, command)
+    assert "4 of 4 cells" in whole.output
+    assert "2 new" in whole.output
+    table = pd.read_csv(out / "table.csv")
+    assert sorted(table["model"].unique()) == ["ar2", "poisson"]
+    assert len(table) == 4
+    assert np.isfinite(table[["mean_error", "sd_error", "coverage", "clock"]]).all(axis=None)
+    for name in ("models.md", "models.csv", "summary.csv", "summary.md", "accuracy.png"):
+        assert (out / name).stat().st_size > 100
+        (out / name).unlink()
+    drawn = CliRunner().invoke(app, ["bench", "accuracy", "--draw", "--out", str(out)])
+    assert drawn.exit_code == 0, drawn.output
+    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "summary.md").read_text().startswith("Right: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "nothing"], "there is no model 'nothing'; choose from gaussian-ar1"),
+        (["--method", "nothing"], "there is no method 'nothing'; choose from scoreascent"),
+        (["--references", "--model", "nothing"], "there is no model 'nothing'"),
+        (["--quick", "--model", "funnel"], "leave out --quick"),
+        (["--seeds", "0"], "seeds must be an integer ≥ 1, got 0"),
+        (["--jobs", "0"], "jobs must be an integer ≥ 1, got 0"),
+        (["--draw"], "does not exist; run `scoreascent bench accuracy` first"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, says, tmp_path):
+    ran = CliRunner().invoke(app, ["bench", "accuracy", *arguments, "--out", str(tmp_path / "x")])
+    assert ran.exit_code == 1
+    assert says in " ".join(ran.output.split())
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_command_makes_references(tmp_path):
+    names = ["--model", "bimodal", "--model", "gaussian-ar1"]
+    ran = CliRunner().invoke(
+        app, ["bench", "accuracy", "--references", *names, "--out", str(tmp_path)]
+    )
+    assert ran.exit_code == 0, ran.output
+    made = reference.load("bimodal", tmp_path)
+    np.testing.assert_allclose(made.sd, exact.two_modes().moments.sd, rtol=1e-6)
+    assert (tmp_path / "gaussian-ar1.csv").exists()
+
+
+@pytest.mark.slow
+def test_the_quick_version_as_it_is(tmp_path):
+    console = Console(file=io.StringIO(), width=120)
+    ends = bench.run(tmp_path / "run", True, 5, console)
+    assert ends == {"done": 4}
+    assert "numpyro-normal" in (tmp_path / "run" / "summary.md").read_text()
