@@ -269,8 +269,6 @@ FLAT = Entry(2, "a test", density=lambda: NATIVE.target())
 PRECISION = np.array([[1 + 4, 4], [4, 4 + 4]])
 COV = np.linalg.inv(PRECISION)
 MEAN = COV @ np.array([4 * 4.0, 4 * 3.0 + 4 * 4.0])
-FULL = ("numpyro-multivariate", "numpyro-low-rank", "blackjax-full-rank", "nuts")
-DIAGONAL = ("numpyro-normal", "blackjax-mean-field", "scoreascent-paper")
 
 
 def fitted(name, entry, monkeypatch, steps=2000):
@@ -278,37 +276,45 @@ def fitted(name, entry, monkeypatch, steps=2000):
     return peers.peer(name).fit(entry, entry.target(), 1)()
 
 
-@pytest.mark.parametrize("name", [*FULL, "blackjax-pathfinder"])
+def slow(*names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["numpyro-multivariate", "blackjax-full-rank", "nuts", *slow("numpyro-low-rank")],
+)
 def test_a_full_rank_peer_finds_a_gaussian_in_the_order_of_z(name, monkeypatch):
     fit = fitted(name, NATIVE, monkeypatch)
     sd = np.sqrt(np.diag(COV))
     assert np.max(np.abs(fit.mean - MEAN) / sd) < 0.25
     assert np.max(np.abs(fit.mean[::-1] - MEAN) / sd) > 2
-    if name != "blackjax-pathfinder":  # whose covariance is that of an optimiser
-        assert np.max(np.abs(np.log(fit.sd / sd))) < 0.2
-        assert np.corrcoef(fit.draws.T)[0, 1] < -0.4
-    assert fit.draws.shape[1] == 2
-    assert fit.gradients > 0
-    assert (fit.log_weights is None) == (name == "nuts")
+    assert np.max(np.abs(np.log(fit.sd / sd))) < 0.2
+    assert np.corrcoef(fit.draws.T)[0, 1] < -0.4
+    if name == "nuts":  # at least one leapfrog step for each of 4 × 2000 draws, at most 2¹⁰ − 1
+        assert fit.draws.shape == (4000, 2)
+        assert 8000 < fit.gradients < 8000 * 1023
+        assert fit.log_weights is None
+    else:
+        assert fit.gradients == 2000 * (5 if "blackjax" in name else 1)
+        assert compare(fit, gaussian_moments(MEAN, sd))["k_hat"] < 0.7
 
 
-@pytest.mark.parametrize("name", DIAGONAL)
-def test_a_mean_field_peer_has_the_optimum_of_its_divergence(name, monkeypatch):
-    fit = fitted(name, NATIVE, monkeypatch)
+@pytest.mark.parametrize("entry", [NATIVE, FLAT], ids=["model", "density"])
+@pytest.mark.parametrize(
+    "name", ["numpyro-normal", *slow("blackjax-mean-field", "scoreascent-paper")]
+)
+def test_a_mean_field_peer_has_the_optimum_of_its_divergence(name, entry, monkeypatch):
+    fit = fitted(name, entry, monkeypatch)
     inclusive = name == "scoreascent-paper"
     sd = np.sqrt(np.diag(COV)) if inclusive else 1 / np.sqrt(np.diag(PRECISION))
     assert np.max(np.abs(fit.mean - MEAN) / np.sqrt(np.diag(COV))) < 0.3
     assert np.max(np.abs(np.log(fit.sd / sd))) < 0.2
+    assert np.max(np.abs(np.log(fit.sd[::-1] / sd))) > 0.2
     assert (fit.densities, fit.gradients) == (
         (10.0 * 2001, 0.0) if inclusive else (0.0, (1 if "numpyro" in name else 5) * 2000.0)
     )
     assert (fit.verdict != "") == inclusive
-
-
-def test_a_density_and_the_model_it_is_of_give_numpyro_the_same_fit(monkeypatch):
-    native, flat = (fitted("numpyro-normal", e, monkeypatch, 1500) for e in (NATIVE, FLAT))
-    np.testing.assert_allclose(native.mean, flat.mean, atol=0.15)
-    np.testing.assert_allclose(native.sd, flat.sd, rtol=0.2)
 
 
 def test_weights_of_a_perfect_fit_are_flat():
@@ -320,15 +326,10 @@ def test_weights_of_a_perfect_fit_are_flat():
     assert singular.log_weights is None
 
 
-def test_nuts_counts_every_leapfrog_step():
-    """At least one for each of 4 × 2000 draws, at most 2¹⁰ − 1."""
-    fit = peers.peer("nuts").fit(NATIVE, NATIVE.target(), 0)()
-    assert fit.draws.shape == (4000, 2)
-    assert 4 * 2000 < fit.gradients < 4 * 2000 * 1023
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pymc-advi", "scoreascent", "scoreascent-mean-field"])
+@pytest.mark.parametrize(
+    "name", ["pymc-advi", "blackjax-pathfinder", "scoreascent", "scoreascent-mean-field"]
+)
 def test_the_other_peers_run(name, monkeypatch):
     pytest.importorskip(peers.peer(name).needs or "numpy")
     fit = fitted(name, NATIVE, monkeypatch, 10_000)
@@ -431,7 +432,7 @@ def test_a_model_says_why_it_is_there_and_what_is_right_is_bold():
 
 @pytest.fixture
 def few_steps(monkeypatch):
-    small = bench.Settings(("poisson", "ar2"), ("scoreascent-paper", "numpyro-normal"), 1)
+    small = bench.Settings(("ar2",), ("scoreascent-paper", "numpyro-normal"), 1)
     monkeypatch.setattr(bench, "QUICK", small)
     monkeypatch.setattr(peers, "STEPS", 200)
 
@@ -439,15 +440,15 @@ def few_steps(monkeypatch):
 def test_the_command_writes_its_tables_goes_on_and_draws_again(few_steps, tmp_path):
     out = tmp_path / "run"
     command = ["bench", "accuracy", "--quick", "--out", str(out)]
-    part = CliRunner().invoke(app, [*command, "--model", "ar2"])
+    part = CliRunner().invoke(app, [*command, "--method", "numpyro-normal"])
     assert part.exit_code == 0, part.output
-    assert "2 of 2 cells" in part.output
+    assert "1 of 1 cells" in part.output
     whole = CliRunner().invoke(app, command)
-    assert "4 of 4 cells" in whole.output
-    assert "2 new" in whole.output
+    assert "2 of 2 cells" in whole.output
+    assert "1 new" in whole.output
     table = pd.read_csv(out / "table.csv")
-    assert sorted(table["model"].unique()) == ["ar2", "poisson"]
-    assert len(table) == 4
+    assert sorted(table["method"]) == ["numpyro-normal", "scoreascent-paper"]
+    assert set(table["model"]) == {"ar2"}
     assert np.isfinite(table[["mean_error", "sd_error", "coverage", "clock"]]).all(axis=None)
     for name in ("models.md", "models.csv", "summary.csv", "summary.md", "accuracy.png"):
         assert (out / name).stat().st_size > 100

@@ -6,6 +6,7 @@ A peer's `fit` is what the clock sees; it gives a function that reads the result
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 from numpy.typing import NDArray
+from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, autoguide
 
@@ -146,7 +148,9 @@ def _native(entry: Entry, target: sa.Target) -> tuple[Callable[..., None], tuple
     def flat() -> None:
         support = dist.ImproperUniform(constraints.real_vector, (), (target.dim,))
         z = numpyro.sample("z", support)
-        numpyro.factor("log_p", target.log_prob(z))
+        with handlers.block():  # a target may be made of a NumPyro model; its sites are its own
+            log_p = target.log_prob(z)
+        numpyro.factor("log_p", log_p)
 
     return flat, ()
 
@@ -266,7 +270,8 @@ def _advi(entry: Entry, target: sa.Target, seed: int) -> Read:
     from scoreascent.adapters.pymc import _pymc
 
     pymc, pytensor = _pymc(), importlib.import_module("pytensor")
-    with pymc.Model():
+    with pymc.Model(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         z = pymc.Flat("z", shape=target.dim)
         pymc.Potential("log_p", pytensor.wrap_jax(target.log_prob)(z))
         fitted = pymc.fit(n=STEPS, method="advi", random_seed=seed, progressbar=False)
