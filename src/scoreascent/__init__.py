@@ -1,6 +1,6 @@
 """Variational inference that gets the uncertainties right, by Markov chain score ascent."""
 
-from scoreascent import schedules
+from scoreascent import plots, schedules
 from scoreascent._version import __version__
 from scoreascent.adapters import from_blackjax, from_numpyro, from_pymc
 from scoreascent.checkpoint import CheckpointError
@@ -85,6 +85,7 @@ __all__ = [
     "kl",
     "msc",
     "msc_rb",
+    "plots",
     "pmcsa",
     "schedules",
 ]
