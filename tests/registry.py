@@ -73,10 +73,31 @@ TARGETS = {
     for dim in (1, 5)
 }
 
+
+def _columns(dim: int) -> Any:
+    return jnp.cos(jnp.arange(dim)[:, None] * jnp.array([0.7, 1.9]) + 0.5)
+
+
+def _cov(dim: int) -> Any:
+    return _columns(dim) @ _columns(dim).T + jnp.diag(jnp.linspace(0.8, 0.4, dim))
+
+
 # families: a member that is not the standard one, for a given dimension
 FAMILIES: dict[str, Callable[[int], Any]] = {
     "mean-field": lambda dim: sa.MeanField.from_moments(
         jnp.linspace(-0.2, 0.3, dim), jnp.linspace(1.3, 0.9, dim)
+    ),
+    "full-rank": lambda dim: sa.FullRank.from_moments(jnp.linspace(-0.2, 0.3, dim), _cov(dim)),
+    "low-rank": lambda dim: sa.LowRank(
+        jnp.linspace(-0.2, 0.3, dim),
+        _columns(dim)[:, : min(2, dim)],
+        jnp.linspace(0.8, 0.3, dim),
+    ),
+    "student-t": lambda dim: sa.StudentT.from_moments(
+        jnp.linspace(-0.2, 0.3, dim), jnp.linspace(1.3, 0.9, dim), df=8
+    ),
+    "full-rank-student-t": lambda dim: sa.FullRankStudentT.from_moments(
+        jnp.linspace(-0.2, 0.3, dim), _cov(dim), df=8
     ),
 }
 

@@ -366,22 +366,14 @@ def test_replications_can_be_indexed(whole: Any) -> None:
 @each_family
 @pytest.mark.parametrize("dim", [1, 2])
 def test_density_integrates_to_one(family: str, dim: int) -> None:
+    """Over z = sinh(t), which reaches far enough for heavy tails."""
     with x64():
         q = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), FAMILIES[family](dim))
         axis = jnp.linspace(-9.0, 9.0, 301)
         grid = jnp.stack(jnp.meshgrid(*[axis] * dim), -1).reshape(-1, dim)
-        total = jnp.sum(jnp.exp(jax.vmap(q.log_prob)(grid))) * (axis[1] - axis[0]) ** dim
+        density = jnp.exp(jax.vmap(q.log_prob)(jnp.sinh(grid))) * jnp.prod(jnp.cosh(grid), -1)
+        total = jnp.sum(density) * (axis[1] - axis[0]) ** dim
         np.testing.assert_allclose(total, 1.0, rtol=1e-8)
-
-
-@each_family
-def test_density_is_that_of_the_transported_noise(family: str) -> None:
-    """Change of variables from N(0, I), by autodiff."""
-    q = FAMILIES[family](3)
-    noise = jax.random.normal(jax.random.key(0), (3,))
-    log_det = jnp.linalg.slogdet(jax.jacobian(q.transport)(noise))[1]
-    expected = jnp.sum(jax.scipy.stats.norm.logpdf(noise)) - log_det
-    np.testing.assert_allclose(q.log_prob(q.transport(noise)), expected, rtol=1e-5)
 
 
 @each_family

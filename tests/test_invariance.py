@@ -110,9 +110,18 @@ def check(moves: Any, name: str, family: str = "mean-field") -> Verdict:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("moves", MOVES)
+# A family matters to a kernel by what it draws and how it weighs that, which its own tests look at
+# too; so all but the first stand for one kernel and one target here.
+CASES = [
+    (moves, target, family)
+    for family in FAMILIES
+    for target in TARGETS
+    for moves in MOVES
+    if family == "mean-field" or (moves, target) == ("parallel-imh", "skewed-5d")
+]
+
+
+@pytest.mark.parametrize(("moves", "target", "family"), CASES)
 def test_moves_leave_the_target_invariant(moves, target, family):
     verdict = check(MOVES[moves], target, family)
     assert verdict.z < Z_MAX
@@ -159,7 +168,7 @@ class WrongShares(sa.Defensive):
         )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["mean-field", "low-rank"])  # it uses mean and sd alone
 @pytest.mark.parametrize("target", ["gaussian-1d", "skewed-5d"])
 @pytest.mark.parametrize("tail", ["student", "cauchy"])
 def test_defensive_mixtures_draw_what_they_weigh(tail, target, family):
