@@ -40,6 +40,7 @@ from scoreascent.methods import (
     pmcsa,
 )
 from scoreascent.result import Result
+from scoreascent.stopping import Converged
 from scoreascent.target import Model, Param, Target
 from scoreascent.update import Update, gradient
 
@@ -47,6 +48,7 @@ __all__ = [
     "CIS",
     "IMH",
     "CheckpointError",
+    "Converged",
     "Defensive",
     "DivergenceError",
     "Family",

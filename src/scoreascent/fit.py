@@ -22,6 +22,7 @@ from scoreascent._structs import check_count
 from scoreascent.families import Family, MeanField
 from scoreascent.loop import (
     CHUNK_ROWS,
+    Average,
     Replicate,
     State,
     Trace,
@@ -33,6 +34,7 @@ from scoreascent.methods import Method, pmcsa
 from scoreascent.progress import Bar, catch_interrupt
 from scoreascent.provenance import describe, first_steps, versions
 from scoreascent.result import Result, Status
+from scoreascent.stopping import Converged, Watch, Windows, blank_windows
 from scoreascent.target import Target, stack
 from scoreascent.update import Update
 
@@ -60,6 +62,7 @@ def fit(
     steps: int = 10_000,
     key: PRNGKeyArray | int = 0,
     average: bool | float = False,
+    stop: Converged | None = None,
     replications: int | None = None,
     progress: bool = True,
     checkpoint: str | PathLike[str] | None = None,
@@ -83,6 +86,10 @@ def fit(
         key: an integer seed or a `jax.random.key`.
         average: give back the average of the iterates instead of the last one. `True` averages the
             second half of the run; a number in [0, 1) is the fraction that is left out before.
+        stop: end the run when this rule is met, with the status "converged"; `steps` is then the
+            most it may take. The average of the late windows is given back, whether the rule was
+            met or not. A run resumed from `checkpoint` keeps its windows; from `state`, they begin
+            anew.
         replications: run so many fits with different keys at once, under one `vmap`.
         progress: show a progress bar on stderr.
         checkpoint: a file that the run is saved to, and resumed from if it is there. A resumed run
@@ -111,7 +118,8 @@ def fit(
     target, replicate, count = _as_replicated(target, replications)
     run_key = as_key(key)
     q = first_q(q0, target, run_key, count)
-    start = _average_start(average, steps)
+    stop = _check_stop(stop, average)
+    start = _average_start(average, steps) if stop is None else 0
     if not checkpoint_every >= 0:
         raise ValueError(f"checkpoint_every must be ≥ 0 seconds, got {checkpoint_every!r}")
     if state is not None and checkpoint is not None:
@@ -127,24 +135,33 @@ def fit(
     )
     first = begin() if state is None else jax.eval_shape(begin)  # a given state costs nothing
     run = describe(target, method, update, q, start, count, run_key)
+    windows = None
+    if stop is not None:
+        run["average"] = f"windows of {stop.every} steps"
+        windows = blank_windows(stop, first, count is not None)
+        if state is not None:
+            state = state._replace(average=Average(state.step, state.q))
+            windows = windows._replace(origin=np.asarray(np.max(state.step), np.int64))
     path = None if checkpoint is None else _check_path(checkpoint)
     if path is not None:
         run["update"] += f", first steps {first_steps(update, q)}"
     rows = jax.eval_shape(functools.partial(blank_trace, rows=0), first)
     trace = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rows)
     if path is not None and path.exists():
-        state, trace = files.load(path, (first, trace), run)
+        state, trace, windows = files.load(path, (first, trace, windows), run)
     elif state is None:
         state = first
         check_start(state, target, replicate)
     _check_state(state, first, steps)
 
-    saver = _Saver(path, checkpoint_every, run)
+    saver, watch = _Saver(path, checkpoint_every, run), Watch(stop, windows)
     began = time.perf_counter()
-    state, trace, status = _loop(setup, state, trace, steps, progress, saver, hook)
+    state, trace, status = _loop(setup, state, trace, steps, progress, saver, hook, watch)
     made = {"steps": steps, "seconds": time.perf_counter() - began, **run, **versions()}
+    if stop is not None:
+        made |= {"stop": watch.words(int(np.max(np.asarray(state.step)))), "stop_rule": repr(stop)}
     result = Result(
-        q=state.q if state.average is None else state.average.q,
+        q=state.q if state.average is None else watch.average(state),
         state=state,
         trace=_replications_first(trace),
         status=status,
@@ -169,12 +186,15 @@ def _loop(
     progress: bool,
     saver: _Saver,
     hook: _Hook,
+    watch: Watch,
 ) -> tuple[State, Trace, Status | tuple[Status, ...]]:
     """Chunks until `steps`, with the host's work between them."""
     done, parts = int(np.max(np.asarray(state.step))), [trace]
     skips = _trailing(trace.skipped, np.zeros(state.step.shape, int))
     limit = max(1, min(STUCK, steps))
     ended: Status = "diverged" if np.all(skips >= limit) else "max_steps"
+    if watch.met and ended == "max_steps":
+        ended = "converged"
     size = 16
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         if done < steps:
@@ -182,7 +202,8 @@ def _loop(
         if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
             ended = "stopped"
         while done < steps and ended == "max_steps":
-            n, clock = min(size, steps - done, hook.room(done)), time.perf_counter()
+            n = min(size, steps - done, hook.room(done), watch.room(done))
+            clock = time.perf_counter()
             state, rows = run_chunk(*setup, state, jnp.int32(n))
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
@@ -191,13 +212,16 @@ def _loop(
             skips = _trailing(parts[-1].skipped, skips)
             if np.all(skips >= limit):
                 ended = "diverged"
+            state = watch.look(state, parts, done)
+            if watch.met and ended == "max_steps":
+                ended = "converged"
             called = hook.is_due(done, steps) and hook.asks_to_stop(state, parts)
             if interrupt.asked and ended == "max_steps":
                 ended = "interrupted"
             elif called and done < steps and ended == "max_steps":
                 ended = "stopped"
             bar.update(done, float(np.mean(parts[-1].loss)), float(np.mean(parts[-1].acceptance)))
-            saver.save(state, parts, force=done >= steps or ended != "max_steps")
+            saver.save(state, parts, watch.windows, force=done >= steps or ended != "max_steps")
     trace = _join(parts)
     if skips.shape == ():
         return state, trace, ended
@@ -251,12 +275,12 @@ class _Saver:
         self._path, self._every, self._run = path, every, run
         self._last = time.monotonic()
 
-    def save(self, state: State, parts: list[Trace], force: bool) -> None:
+    def save(self, state: State, parts: list[Trace], windows: Windows | None, force: bool) -> None:
         if self._path is None or not (force or time.monotonic() - self._last >= self._every):
             return
         self._last = time.monotonic()
         try:
-            files.save(self._path, (state, _join(parts)), self._run)
+            files.save(self._path, (state, _join(parts), windows), self._run)
         except OSError as error:
             warnings.warn(
                 f"checkpoint {str(self._path)!r} could not be written ({error}); the fit goes on, "
@@ -336,6 +360,17 @@ def _average_start(average: bool | float, steps: int) -> int | None:
     return int(fraction * steps)
 
 
+def _check_stop(stop: Any, average: bool | float) -> Converged | None:
+    if stop is not None and not isinstance(stop, Converged):
+        raise ValueError(f"stop must be a rule such as Converged(), got {stop!r}")
+    if stop is not None and average is not False:
+        raise ValueError(
+            f"give stop or average, not both: stop={stop!r} averages the late windows, and average "
+            f"is {average!r}"
+        )
+    return stop
+
+
 def _check_path(checkpoint: Any) -> Path:
     path = Path(checkpoint)
     if not path.parent.is_dir():
@@ -368,7 +403,7 @@ def _check_state(state: Any, first: Any, steps: int) -> None:
     if structures[0] != structures[1] or shapes(state) != shapes(first):
         raise ValueError(
             "state does not fit this run: it must come from a fit with the same target, method, "
-            "family, optimizer, average and replications"
+            "family, optimizer, average or stop, and replications"
         )
     done = int(np.max(np.asarray(state.step)))
     if done > steps:

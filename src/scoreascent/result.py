@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from scoreascent.diagnostics.verdict import Diagnosis
 
-Status = Literal["max_steps", "interrupted", "stopped", "diverged"]
+Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +164,8 @@ class Result:
                 "diverged: the last steps would all have made q non-finite; try a smaller step "
                 "size, another start q0, or look at the target's gradient"
             )
+        if "stop" in self.made and statuses - {"converged", "diverged"}:
+            says.append(self.made["stop"])
         if skipped := int(np.sum(trace.skipped)):
             says.append(
                 f"{skipped} of {trace.skipped.size} updates were skipped because the loss or its "
@@ -215,6 +217,8 @@ def _render(result: Result) -> str:
     console = Console(file=out, width=100, highlight=False)
     console.print(table)
     line = f"{status} after {steps} steps{many}"
+    if "converged" in result.status:
+        line = f"{result.made['stop']}{many}"
     if result.trace.loss.size:
         tail = max(1, result.trace.loss.shape[-1] // 10)
         line += f"; last tenth: loss {np.mean(result.trace.loss[..., -tail:]):.4g}"

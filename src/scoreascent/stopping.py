@@ -1,0 +1,325 @@
+"""When to stop: a rule on averaged iterates, never on the loss.
+
+While a rule is set the compiled loop averages the iterates window by window, and the host looks at
+the end of each. The first half of all windows is left out as transient; of the late ones,
+
+- the Monte Carlo error of their average is its standard error, windows that correlate counted for
+  fewer. A lag-one autocorrelation ρ makes n windows worth n (1 − ρ)/(1 + ρ). From eight values ρ
+  is known badly and looks are many, so a coordinate gets the larger of two upper bounds: ρ pooled
+  over the k coordinates plus 3/√(nk), and its own plus 1/√n, both freed of their bias of
+  −(1 + 3ρ)/n. Simulated AR(1) windows give errors that are honest for ρ up to 0.6, and too
+  small by up to a factor of 1.6 at ρ = 0.9: `every` should exceed the memory of λ. The worst
+  coordinate counts;
+- R̂ compares the first half of them with the second. Of one coordinate and eight windows it exceeds
+  1.1 by chance one time in five, so the worst of many coordinates nearly always does: the variances
+  between and within halves are therefore summed over coordinates first;
+- a coordinate that goes steadily one way is found by its slope, at a level that allows for the
+  number of coordinates. This is what a slow drift cannot hide from: its steps, and with them the
+  Monte Carlo error, can be as small as one likes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import stdtrit
+
+from scoreascent._structs import Config, check_count
+from scoreascent.families import Family
+from scoreascent.loop import CHUNK_ROWS, Average, State, Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+MOST = 64  # windows kept: at so many, neighbours are merged and windows are twice as wide
+MOVES_MIN = 10  # moves of a chain in the late windows below which they say nothing
+SKIPPED_MAX = 0.1  # share of late updates that may have been skipped
+RHO_MAX = 0.95  # the autocorrelation that is believed at most
+TREND_LEVEL = 0.01  # how often windows without a trend are taken for ones with it
+
+
+@dataclass(frozen=True, repr=False)
+class Converged(Config):
+    """Stop when the averaged λ is known well enough and no longer moves.
+
+    Every `every` iterations the host looks at the means of the iterates over windows of that
+    length (longer ones in a long run, so that no more than 64 are kept). The second half of them
+    is averaged, and the run ends when there are at least `windows` of these, the Monte Carlo error
+    of their average is at most `tolerance` posterior standard deviations for every mean, and the
+    same number for the logarithm of every standard deviation, R̂ between their halves is at
+    most `rhat`, and nothing drifts. Chains that do not move and a q that stands still never count
+    as converged.
+
+    >>> Converged(tolerance=0.05)
+    Converged(tolerance=0.05)
+    """
+
+    tolerance: float = 0.02
+    rhat: float = 1.1
+    every: int = 250
+    windows: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be positive and finite, got {self.tolerance!r}")
+        if not 1 < self.rhat < math.inf:
+            raise ValueError(f"rhat must be above 1 and finite, got {self.rhat!r}")
+        object.__setattr__(self, "every", check_count("every", self.every, 1))
+        windows = check_count("windows", self.windows, 4, " and ≤ 16")
+        if windows > MOST // 4:  # as many late ones are left after a merger
+            raise ValueError(f"windows must be an integer ≥ 4 and ≤ {MOST // 4}, got {windows}")
+        object.__setattr__(self, "windows", windows)
+
+
+class Windows(NamedTuple):
+    """Means over windows of iterates, with the windows in front; replications come next."""
+
+    origin: Any  # the iteration before the first window
+    width: Any  # iterations in each
+    q: Any
+    mean: Any  # of that q
+    sd: Any
+    acceptance: Any
+    skipped: Any
+
+
+class Look(NamedTuple):
+    """What the rule saw: of replications, the worst."""
+
+    windows: int  # late ones
+    error: float = math.inf
+    rhat: float = math.inf
+    trend: bool = False
+    moves: float = math.inf  # of each chain, in the late windows
+    skipped: float = 0.0
+    still: bool = False
+
+    def complaints(self, rule: Converged) -> list[str]:
+        """Why the rule is not met, in words; empty if it is."""
+        if self.windows < rule.windows:
+            return [f"{self.windows} late windows where {rule.windows} are needed"]
+        if self.moves < MOVES_MIN:
+            return [f"the chains moved only {self.moves:.2g} times each in the late windows"]
+        if self.still:
+            return ["q did not move at all in the late windows"]
+        says = []
+        if not self.error <= rule.tolerance:
+            says.append(
+                f"averaged λ known to {self.error:.2g} sds where {rule.tolerance:.2g} is asked"
+            )
+        if not self.rhat <= rule.rhat:
+            says.append(f"R̂ {self.rhat:.3g} where {rule.rhat:.3g} is asked")
+        if self.trend:
+            says.append("q still drifts")
+        if self.skipped > SKIPPED_MAX:
+            says.append(f"{self.skipped:.0%} of the late updates were skipped")
+        return says
+
+    def words(self, rule: Converged, steps: int) -> str:
+        """One line for a person."""
+        if says := self.complaints(rule):
+            return f"not converged after {steps} steps: {'; '.join(says)}"
+        return (
+            f"converged after {steps} steps: averaged λ known to {self.error:.2g} sds, "
+            f"R̂ {self.rhat:.3g} over {self.windows} late windows"
+        )
+
+
+def blank_windows(rule: Converged, state: State, many: bool) -> Windows:
+    """No windows yet, of a run that is or begins in this state (its shapes are enough)."""
+    none = lambda x: np.zeros((0, *x.shape), x.dtype)  # noqa: E731
+    mean, sd = jax.eval_shape(functools.partial(_moments, many=many), state.q)
+    share = np.zeros((0, *state.step.shape))
+    q = jax.tree.map(none, state.q)
+    count = lambda n: np.asarray(n, np.int64)  # noqa: E731
+    return Windows(count(0), count(rule.every), q, none(mean), none(sd), share, share)
+
+
+class Watch:
+    """The rule at work: gathers windows, and says when it is met. Without a rule it does nothing.
+
+    What it does depends on the iteration number and the iterates alone, so that progress bars,
+    callbacks and checkpoints, which cut the run elsewhere, change nothing.
+    """
+
+    def __init__(self, rule: Converged | None, windows: Windows | None) -> None:
+        self.rule, self.windows = rule, windows
+        self.seen = Look(0)
+        self.met = False
+        self._judge()
+
+    def _judge(self) -> None:
+        if self.rule is not None and self.windows is not None:
+            self.seen = look(self.windows)
+            self.met = not self.seen.complaints(self.rule)
+
+    def room(self, done: int) -> int:
+        """Iterations that may run before the next look."""
+        if self.windows is None:
+            return CHUNK_ROWS
+        width = int(self.windows.width)
+        return width - (done - int(self.windows.origin)) % width
+
+    def look(self, state: State, parts: list[Trace], done: int) -> State:
+        """At the end of a window: keep it, look, and begin the next one."""
+        windows = self.windows
+        if windows is None or self.room(done) != windows.width:
+            return state
+        assert state.average is not None
+        many = state.step.shape != ()
+        rows = _last_rows(parts, int(windows.width))
+        q = jax.tree.map(np.asarray, state.average.q)
+        mean, sd = (np.asarray(x) for x in _moments(state.average.q, many))
+        acceptance, skipped = (np.mean(x, 0, np.float64) for x in (rows[0], rows[1]))
+        new = (q, mean, sd, acceptance, skipped)
+        grown = jax.tree.map(lambda old, x: np.concatenate([old, x[None]]), tuple(windows[2:]), new)
+        windows = Windows(windows.origin, windows.width, *grown)
+        self.windows = windows if len(windows.skipped) < MOST else _merged(windows, many)
+        self._judge()
+        return state._replace(average=Average(state.step, state.q))
+
+    def average(self, state: State) -> Family:
+        """The average of the late windows; before the first one ends, that of all iterates."""
+        assert state.average is not None
+        if self.windows is None or not len(self.windows.skipped):
+            return state.average.q
+        return jax.tree.map(  # type: ignore[no-any-return]
+            lambda x: jnp.asarray(_late(x).mean(0, np.float64).astype(x.dtype)), self.windows.q
+        )
+
+    def words(self, done: int) -> str:
+        """What was seen last."""
+        assert self.rule is not None
+        return self.seen.words(self.rule, done)
+
+
+@functools.partial(jax.jit, static_argnames="many")
+def _moments(q: Family, many: bool) -> Any:
+    one = lambda q: (q.mean, q.sd)  # noqa: E731
+    return jax.vmap(one)(q) if many else one(q)
+
+
+def _last_rows(parts: list[Trace], n: int) -> tuple[Any, Any]:
+    """Acceptance and skips of the last n iterations."""
+    taken: list[Trace] = []
+    missing = n
+    for part in reversed(parts):
+        if missing <= 0:
+            break
+        taken.append(part)
+        missing -= len(part.loss)
+    taken.reverse()
+    return (
+        np.concatenate([part.acceptance for part in taken])[-n:],
+        np.concatenate([part.skipped for part in taken])[-n:],
+    )
+
+
+def _merged(windows: Windows, many: bool) -> Windows:
+    """Each two neighbours as one window of twice the width."""
+    pairs = lambda x: x.reshape(-1, 2, *x.shape[1:]).mean(1, np.float64).astype(x.dtype)  # noqa: E731
+    q = jax.tree.map(pairs, windows.q)
+    moments = [_moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MOST // 2)]
+    mean, sd = (np.stack([np.asarray(x) for x in xs]) for xs in zip(*moments))
+    shares = pairs(windows.acceptance), pairs(windows.skipped)
+    return Windows(windows.origin, 2 * windows.width, q, mean, sd, *shares)
+
+
+def _late(x: Any) -> Any:
+    """The second half of the windows, the middle one included."""
+    return x[len(x) // 2 :]
+
+
+def look(windows: Windows) -> Look:
+    """What the late windows say."""
+    n = len(_late(windows.acceptance))
+    if n < 4:
+        return Look(n)
+    mean, sd = (
+        _late(x).astype(np.float64).reshape(n, -1, x.shape[-1]) for x in (windows.mean, windows.sd)
+    )
+    with np.errstate(all="ignore"):
+        x = np.concatenate([mean / sd.mean(0), np.log(sd)], -1)
+    acceptance, skipped = (
+        _late(x).reshape(n, -1).mean(0) for x in (windows.acceptance, windows.skipped)
+    )
+    # a replication that has diverged keeps no other waiting
+    runs = skipped < 1 if np.any(skipped < 1) else np.full(len(skipped), True)
+    x, acceptance, skipped = x[:, runs], acceptance[runs], skipped[runs]
+    finite = bool(np.all(np.isfinite(x)))
+    return Look(
+        n,
+        float(np.max(monte_carlo_error(x))) if finite else math.inf,
+        float(np.max(split_rhat(x))) if finite else math.inf,
+        bool(np.any(drifts(x))) if finite else False,
+        float(np.min(acceptance)) * n * int(windows.width),
+        float(np.max(skipped)),
+        bool(np.any(np.all(x == x[:1], (0, 2)))),
+    )
+
+
+def monte_carlo_error(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
+    """The standard error of the mean of n correlated values, in the worst of k coordinates.
+
+    >>> x = np.random.default_rng(0).normal(size=(32, 1, 2))
+    >>> bool(0.18 < monte_carlo_error(x)[0] < 0.36)  # 1/√32 is 0.18
+    True
+    """
+    n = len(x)
+    centred = x - x.mean(0)
+    lagged, square = (centred[1:] * centred[:-1]).sum(0), (centred**2).sum(0)
+    with np.errstate(all="ignore"):
+        pooled = _unbiased(lagged.sum(-1) / square.sum(-1), n) + 3 / math.sqrt(n * x.shape[-1])
+        own = _unbiased(lagged / square, n) + 1 / math.sqrt(n)
+    rho = np.clip(np.nan_to_num(np.fmax(own, pooled[..., None])), 0, RHO_MAX)
+    effective = n * (1 - rho) / (1 + rho)
+    # the mean of n values over its estimated error is Student's t, of this variance
+    student = (n - 1) / (n - 3)
+    worst: Floats = np.sqrt(np.max(square / (n - 1) / effective, -1) * student)
+    return worst
+
+
+def _unbiased(rho: Floats, n: int) -> Floats:
+    return rho + (1 + 3 * rho) / n
+
+
+def split_rhat(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
+    """R̂ of the first and the second half of n values, variances summed over coordinates.
+
+    >>> x = np.random.default_rng(0).normal(size=(32, 1, 100))
+    >>> trend = 0.2 * np.arange(32)[:, None, None]
+    >>> [round(float(split_rhat(y)[0]), 2) for y in (x, x + trend)]
+    [1.0, 1.87]
+    """
+    half = len(x) // 2
+    halves = np.stack([x[:half], x[-half:]])
+    within = halves.var(1, ddof=1).mean(0).sum(-1)
+    between = half * halves.mean(1).var(0, ddof=1).sum(-1)
+    with np.errstate(all="ignore"):
+        ratio: Floats = np.sqrt((between / within + half - 1) / half)
+    return np.where(np.isnan(ratio), math.inf, ratio)
+
+
+def drifts(x: Float[np.ndarray, "n r k"]) -> np.ndarray[Any, Any]:
+    """Whether any coordinate goes one way: its slope, by Student's t, at the level of one in all.
+
+    >>> x = np.random.default_rng(0).normal(size=(32, 1, 100))
+    >>> steady = np.where(np.arange(100) == 7, np.arange(32)[:, None, None], 0)
+    >>> drifts(x).tolist(), drifts(x + steady).tolist()
+    ([False], [True])
+    """
+    n, _, k = x.shape
+    time = np.arange(n) - (n - 1) / 2
+    centred = x - x.mean(0)
+    slope = np.tensordot(time, centred, 1) / np.sum(time**2)
+    left = ((centred - time[:, None, None] * slope) ** 2).sum(0) / (n - 2)
+    limit = stdtrit(n - 2, TREND_LEVEL / (2 * k)) ** 2
+    return np.any(slope**2 * np.sum(time**2) > limit * left, -1)
