@@ -546,6 +546,12 @@ def with_key() -> None:
     numpyro.sample("x", dist.Normal(jax.random.normal(numpyro.prng_key()), 1.0))
 
 
+def half_observed(y: Any, seen: Any) -> None:
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with handlers.scope(prefix="top"), numpyro.plate("rows", 4):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y, obs_mask=seen)
+
+
 def sphere() -> None:
     numpyro.sample("x", dist.ProjectedNormal(jnp.ones(3)))
 
@@ -567,14 +573,18 @@ class NoSupport(dist.Distribution):  # type: ignore[misc]
         (lambda: from_numpyro(minibatch, jnp.ones(4)), "plate 'rows' subsamples 2 of 4.*minib"),
         (lambda: from_numpyro(with_param), r"numpyro.param\('loc'\)"),
         (lambda: from_numpyro(with_key), "numpyro.prng_key"),
+        (
+            lambda: from_numpyro(half_observed, jnp.ones(4), jnp.arange(4) < 2),
+            r"site 'top/y' has obs_mask.*flat.*sample the missing values as a site of their own",
+        ),
         (lambda: from_numpyro(sphere), "site 'x' .*has no transform"),
         (lambda: from_numpyro(lambda: numpyro.sample("x", NoSupport())), "site 'x' .*no support"),
         (lambda: from_numpyro(line, np.array(["a"]), Y), r"args\[0\] must be a numeric array"),
         (lambda: from_numpyro(line, X, y=jax.random.key(0)), r"kwargs\['y'\] must be a numeric"),
         (lambda: from_numpyro(line, X, Y, rate={1, 2}), r"kwargs\['rate'\] is a set"),
     ],
-    ids=["callable", "empty", "observed", "discrete", "minibatch", "param", "key", "sphere",
-         "support", "strings", "prng", "set"],
+    ids=["callable", "empty", "observed", "discrete", "minibatch", "param", "key", "obs-mask",
+         "sphere", "support", "strings", "prng", "set"],
 )  # fmt: skip
 def test_refuses(make: Callable[[], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):

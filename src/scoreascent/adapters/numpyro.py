@@ -33,7 +33,8 @@ def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Tar
     in them can be fitted as one list. Everything else (Python and NumPy scalars, strings, flags)
     is fixed, so that a model can use it as the size of a plate or in an `if`.
 
-    Discrete latent sites, subsampling plates, `numpyro.param` and `numpyro.prng_key` are refused.
+    Discrete latent sites, subsampling plates, `obs_mask`, `numpyro.param` and `numpyro.prng_key`
+    are refused.
 
     >>> import numpyro
     >>> import numpyro.distributions as dist
@@ -227,6 +228,7 @@ def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
     def run(data: tuple[Any, ...]) -> None:
         sites = call.trace(data, _Refuse(), lambda f: handlers.seed(f, jax.random.key(0)))
         latent = {k: s for k, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+        _refuse_half_observed(sites)
         shapes = [jnp.shape(s["value"]) for s in latent.values()]
         free = [tuple(_transform(s).inverse_shape(x)) for s, x in zip(latent.values(), shapes)]
         axes = {k: _axes(s) for k, s in sites.items() if s.get("cond_indep_stack")}
@@ -239,6 +241,18 @@ def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
     if not found["site_names"]:
         raise ValueError("model has no latent site, that is, no numpyro.sample without obs")
     return NumPyroModel(call, **found)
+
+
+def _refuse_half_observed(sites: dict[str, Site]) -> None:
+    """NumPyro makes of `obs_mask` a latent site that is flat where the data are: no density."""
+    for name in sites:
+        first, _, last = name.rpartition("_")
+        if last == "unobserved" and f"{first}_observed" in sites and first in sites:
+            raise ValueError(
+                f"model: site {first!r} has obs_mask, which is not supported: it makes a latent "
+                "value of every entry, and the density is flat in those that are observed; "
+                "sample the missing values as a site of their own, and observe the rest"
+            )
 
 
 def _is_observed(site: Site) -> bool:
