@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -130,37 +129,26 @@ def compute(
     jnp.zeros(1).block_until_ready()  # the device is up before the clock starts
     jax.clear_caches()
     gc.collect()
-    target = what.target()
+    target, begun = what.target(), None
     for seed in range(settings.seeds):
         if time.time() >= deadline:
             return None
-        rows.append({**row, "seed": seed, **_attempt(how, what, target, seed, expected)})
+        clock, numbers = time.perf_counter(), dict.fromkeys(MEASURED, np.nan)
+        verdict, note = "", ""
+        try:
+            begun = begun or how.begin(what, target)
+            read = begun(seed)
+            seconds = time.perf_counter() - clock
+            fit = read()
+            numbers = {**compare(fit, expected), "densities": fit.densities,
+                       "gradients": fit.gradients}  # fmt: skip
+            verdict = fit.verdict
+        except REFUSALS as error:
+            seconds = time.perf_counter() - clock
+            verdict, note = "refused", f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        rows.append({**row, "seed": seed, **numbers, "clock": seconds, "verdict": verdict,
+                     "note": note})  # fmt: skip
     return {"table": pd.DataFrame(rows)}
-
-
-def _attempt(how: Any, what: Any, target: Any, seed: int, expected: Any) -> dict[str, Any]:
-    clock = time.perf_counter()
-    try:
-        read = how.fit(what, target, seed)
-        seconds = time.perf_counter() - clock
-        fit = read()
-    except REFUSALS as error:
-        seconds = time.perf_counter() - clock
-        says = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        return {
-            **dict.fromkeys(MEASURED, np.nan),
-            "clock": seconds,
-            "verdict": "refused",
-            "note": says,
-        }
-    return {
-        **compare(fit, expected),
-        "densities": fit.densities,
-        "gradients": fit.gradients,
-        "clock": seconds,
-        "verdict": fit.verdict,
-        "note": "",
-    }
 
 
 def make_references(names: tuple[str, ...], folder: Path | None, console: Console) -> None:

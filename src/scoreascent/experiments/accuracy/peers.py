@@ -1,6 +1,8 @@
 """The methods of the suite, each at its defaults, on one and the same density on ℝᵈ.
 
-A peer's `fit` is what the clock sees; it gives a function that reads the result, which it does not.
+A peer's `begin` makes what one can keep between two fits of the same posterior (a sampler, compiled
+code) and gives a function that fits; that gives one that reads the result. The first fit's clock
+starts before `begin`, and no clock sees the reading.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ DRAWS = 4000
 RADIUS = 2.0  # starts are uniform in (−2, 2)ᵈ, as NumPyro's
 
 Read = Callable[[], Fit]
+Seeded = Callable[[int], Read]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to fit: `fit(entry, target, seed)`, what it is in words, and the extra it needs."""
+    """A way to fit: `begin(entry, target)(seed)()`, what it is in words, the extra it needs."""
 
-    fit: Callable[[Entry, sa.Target, int], Read]
+    begin: Callable[[Entry, sa.Target], Seeded]
     what: str
     needs: str | None = None
 
@@ -56,18 +59,13 @@ class Peer:
 # -- this library ----------------------------------------------------------------------------------
 
 
-def _automatic(entry: Entry, target: sa.Target, seed: int) -> Read:
-    result = sa.fit(target, key=seed, progress=False)
-    verdict = _verdict(result)
-    return lambda: _read(result, verdict, seed)
+def _automatic(entry: Entry, target: sa.Target) -> Seeded:
+    def fit(seed: int) -> Read:
+        result = sa.fit(target, key=seed, progress=False)
+        verdict = _verdict(result)
+        return lambda: _read(result, verdict, seed)
 
-
-def _paper(entry: Entry, target: sa.Target, seed: int) -> Read:
-    result = sa.fit(
-        target, sa.pmcsa(10), steps=STEPS, average=True, key=seed, progress=False, throw=False
-    )
-    jax.block_until_ready(result.q)
-    return lambda: _read(result, _verdict(result), seed, 10.0 * (STEPS + 1))
+    return fit
 
 
 # A mean-field q whose chains also move along the gradient: exact marginals at mean-field's size.
@@ -75,20 +73,27 @@ MEAN_FIELD = sa.pmcsa(64, kernel=sa.Cycle(sa.HMC(), sa.IMH()))
 MEAN_FIELD_STEPS = 2000
 
 
-def _mean_field(entry: Entry, target: sa.Target, seed: int) -> Read:
-    result = sa.fit(
-        target,
-        MEAN_FIELD,
-        q0=sa.MeanField.standard(target.dim),
-        optimizer=sa.moment_matching(),
-        steps=MEAN_FIELD_STEPS,
-        average=True,
-        key=seed,
-        progress=False,
-        throw=False,
-    )
-    jax.block_until_ready(result.q)
-    return lambda: _read(result, _verdict(result), seed)
+def _paper(entry: Entry, target: sa.Target) -> Seeded:
+    return _by_hand(target, sa.pmcsa(10), STEPS, densities=10.0 * (STEPS + 1))
+
+
+def _mean_field(entry: Entry, target: sa.Target) -> Seeded:
+    return _by_hand(target, MEAN_FIELD, MEAN_FIELD_STEPS, optimizer=sa.moment_matching())
+
+
+def _by_hand(
+    target: sa.Target, method: Any, steps: int, densities: float = np.nan, **options: Any
+) -> Seeded:
+    """A mean-field q by a method that was chosen; its verdict is not in the time."""
+    q0 = sa.MeanField.standard(target.dim)
+    options |= {"q0": q0, "steps": steps, "average": True, "progress": False, "throw": False}
+
+    def fit(seed: int) -> Read:
+        result = sa.fit(target, method, key=seed, **options)
+        jax.block_until_ready(result.q)
+        return lambda: _read(result, _verdict(result), seed, densities)
+
+    return fit
 
 
 def _verdict(result: Any) -> str:
@@ -128,22 +133,28 @@ def _weights(target: sa.Target, draws: Any, log_q: Any) -> NDArray[Any]:
 # -- NumPyro ---------------------------------------------------------------------------------------
 
 
-def _numpyro(guide_class: Any) -> Callable[[Entry, sa.Target, int], Read]:
-    def fit(entry: Entry, target: sa.Target, seed: int) -> Read:
-        model, args = _native(entry, target)
+def _numpyro(guide_class: Any) -> Callable[[Entry, sa.Target], Seeded]:
+    def begin(entry: Entry, target: sa.Target) -> Seeded:
+        model, args, names = _native(entry, target)
         guide = guide_class(model)
         svi = SVI(model, guide, numpyro.optim.Adam(RATE), Trace_ELBO())
-        params = svi.run(jax.random.key(seed), STEPS, *args, progress_bar=False).params
-        jax.block_until_ready(params)
-        return lambda: _gaussian(*_moments(guide, params, target), target, seed, STEPS)
 
-    return fit
+        def fit(seed: int) -> Read:
+            params = svi.run(jax.random.key(seed), STEPS, *args, progress_bar=False).params
+            jax.block_until_ready(params)
+            return lambda: _gaussian(*_moments(guide, params, names), target, seed, STEPS)
+
+        return fit
+
+    return begin
 
 
-def _native(entry: Entry, target: sa.Target) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    """The NumPyro model itself; for a density, one that adds it as a factor."""
+def _native(
+    entry: Entry, target: sa.Target
+) -> tuple[Callable[..., None], tuple[Any, ...], tuple[str, ...]]:
+    """The NumPyro model itself, or one that adds a density as a factor; arguments, names of z."""
     if entry.model is not None:
-        return entry.model, entry.arguments()
+        return entry.model, entry.arguments(), target.site_names
 
     def flat() -> None:
         support = dist.ImproperUniform(constraints.real_vector, (), (target.dim,))
@@ -152,19 +163,19 @@ def _native(entry: Entry, target: sa.Target) -> tuple[Callable[..., None], tuple
             log_p = target.log_prob(z)
         numpyro.factor("log_p", log_p)
 
-    return flat, ()
+    return flat, (), ("z",)
 
 
-def _moments(guide: Any, params: Any, target: sa.Target) -> tuple[Any, Any]:
+def _moments(guide: Any, params: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
     """Mean and covariance of a guide in the order of z."""
     if isinstance(guide, autoguide.AutoNormal):
         flat = lambda what: jnp.concatenate(  # noqa: E731
-            [jnp.ravel(params[f"{name}_auto_{what}"]) for name in target.site_names]
+            [jnp.ravel(params[f"{name}_auto_{what}"]) for name in names]
         )
         return flat("loc"), jnp.diag(flat("scale") ** 2)
     q = guide.get_posterior(params)
-    places = guide._unpack_latent(jnp.arange(target.dim, dtype=float))
-    order = np.concatenate([np.ravel(places[name]) for name in target.site_names]).astype(int)
+    places = guide._unpack_latent(jnp.arange(q.mean.size, dtype=float))
+    order = np.concatenate([np.ravel(places[name]) for name in names]).astype(int)
     return q.mean[order], q.covariance_matrix[np.ix_(order, order)]
 
 
@@ -191,25 +202,24 @@ class _CountingNUTS(NUTS):  # type: ignore[misc]
         return new._replace(num_steps=new.num_steps + state.num_steps)
 
 
-def _nuts(entry: Entry, target: sa.Target, seed: int) -> Read:
-    kernel = _CountingNUTS(potential_fn=lambda z: -target.log_prob(z))
+def _nuts(entry: Entry, target: sa.Target) -> Seeded:
     sampler = MCMC(
-        kernel,
+        _CountingNUTS(potential_fn=lambda z: -target.log_prob(z)),
         num_warmup=1000,
         num_samples=1000,
         num_chains=4,
         chain_method="vectorized",
         progress_bar=False,
     )
-    key, start = jax.random.split(jax.random.key(seed))
-    sampler.run(key, init_params=_uniform(start, (4, target.dim)))
-    draws = np.asarray(sampler.get_samples(), np.float64)
 
-    def read() -> Fit:
+    def fit(seed: int) -> Read:
+        key, start = jax.random.split(jax.random.key(seed))
+        sampler.run(key, init_params=_uniform(start, (4, target.dim)))
+        draws = np.asarray(sampler.get_samples(), np.float64)
         steps = float(np.sum(np.asarray(sampler.last_state.num_steps)))
-        return Fit(draws.mean(0), draws.std(0, ddof=1), draws, None, 0.0, steps)
+        return lambda: Fit(draws.mean(0), draws.std(0, ddof=1), draws, None, 0.0, steps)
 
-    return read
+    return fit
 
 
 def _uniform(key: Any, shape: tuple[int, ...]) -> Any:
@@ -219,8 +229,8 @@ def _uniform(key: Any, shape: tuple[int, ...]) -> Any:
 # -- BlackJAX --------------------------------------------------------------------------------------
 
 
-def _blackjax(name: str) -> Callable[[Entry, sa.Target, int], Read]:
-    def fit(entry: Entry, target: sa.Target, seed: int) -> Read:
+def _blackjax(name: str) -> Callable[[Entry, sa.Target], Seeded]:
+    def begin(entry: Entry, target: sa.Target) -> Seeded:
         module = importlib.import_module(f"blackjax.vi.{name}")
         optimizer = optax.adam(RATE)
 
@@ -232,52 +242,66 @@ def _blackjax(name: str) -> Callable[[Entry, sa.Target, int], Read]:
             first = module.init(jnp.zeros(target.dim), optimizer)
             return jax.lax.scan(step, first, jax.random.split(key, STEPS))[0]
 
-        state = jax.block_until_ready(run(jax.random.key(seed), target))
-        cost = 5.0 * STEPS  # samples a step, by default
-        if name == "meanfield_vi":
-            return lambda: _gaussian(state.mu, jnp.diag(jnp.exp(2 * state.rho)), target, seed, cost)
+        def root(state: Any) -> Any:
+            if name == "meanfield_vi":
+                return jnp.diag(jnp.exp(state.rho))
+            return module._unflatten_cholesky(state.chol_params, target.dim)
+
+        def fit(seed: int) -> Read:
+            state = jax.block_until_ready(run(jax.random.key(seed), target))
+            cost = 5.0 * STEPS  # samples a step, by default
+
+            def read() -> Fit:
+                factor = np.asarray(root(state), np.float64)
+                return _gaussian(state.mu, factor @ factor.T, target, seed, cost)
+
+            return read
+
+        return fit
+
+    return begin
+
+
+def _pathfinder(entry: Entry, target: sa.Target) -> Seeded:
+    from blackjax.vi import pathfinder
+
+    run = jax.jit(lambda key, z, t: pathfinder.approximate(key, t.log_prob, z)[0])
+
+    def fit(seed: int) -> Read:
+        key, start, key_draw = jax.random.split(jax.random.key(seed), 3)
+        state = jax.block_until_ready(run(key, _uniform(start, (target.dim,)), target))
 
         def read() -> Fit:
-            root = np.asarray(module._unflatten_cholesky(state.chol_params, target.dim), "d")
-            return _gaussian(state.mu, root @ root.T, target, seed, cost)
+            draws, log_q = pathfinder.sample(key_draw, state, DRAWS)
+            host = np.asarray(draws, np.float64)
+            weights = _weights(target, draws, log_q)
+            # thirty iterations of L-BFGS, each with 200 draws; its line searches are not told
+            return Fit(host.mean(0), host.std(0, ddof=1), host, weights, 31.0 * 200, 30.0)
 
         return read
 
     return fit
 
 
-def _pathfinder(entry: Entry, target: sa.Target, seed: int) -> Read:
-    from blackjax.vi import pathfinder
-
-    run = jax.jit(lambda key, z, t: pathfinder.approximate(key, t.log_prob, z)[0])
-    key, start, key_draw = jax.random.split(jax.random.key(seed), 3)
-    state = jax.block_until_ready(run(key, _uniform(start, (target.dim,)), target))
-
-    def read() -> Fit:
-        draws, log_q = pathfinder.sample(key_draw, state, DRAWS)
-        host = np.asarray(draws, np.float64)
-        weights = _weights(target, draws, log_q)
-        # thirty iterations of L-BFGS, each with 200 draws; its line searches are not told
-        return Fit(host.mean(0), host.std(0, ddof=1), host, weights, 31.0 * 200, 30.0)
-
-    return read
-
-
 # -- PyMC ------------------------------------------------------------------------------------------
 
 
-def _advi(entry: Entry, target: sa.Target, seed: int) -> Read:
+def _advi(entry: Entry, target: sa.Target) -> Seeded:
     from scoreascent.adapters.pymc import _pymc
 
     pymc, pytensor = _pymc(), importlib.import_module("pytensor")
-    with pymc.Model(), warnings.catch_warnings():
+    with pymc.Model() as model, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         z = pymc.Flat("z", shape=target.dim)
         pymc.Potential("log_p", pytensor.wrap_jax(target.log_prob)(z))
-        fitted = pymc.fit(n=STEPS, method="advi", random_seed=seed, progressbar=False)
-    return lambda: _gaussian(
-        fitted.mean.eval(), np.diag(fitted.std.eval() ** 2), target, seed, STEPS
-    )
+
+    def fit(seed: int) -> Read:
+        with model:
+            fitted = pymc.fit(n=STEPS, method="advi", random_seed=seed, progressbar=False)
+        mean, sd = fitted.mean.eval(), fitted.std.eval()
+        return lambda: _gaussian(mean, np.diag(sd**2), target, seed, STEPS)
+
+    return fit
 
 
 PEERS: dict[str, Peer] = {

@@ -185,5 +185,5 @@ def load(name: str, folder: Path | None = None) -> Reference:
         names=tuple(table["coordinate"]),
         rhat=table["rhat"].to_numpy(),
         ess=table["ess"].to_numpy(),
-        log_density=float(head["log_density"]),
+        log_density=float(head.get("log_density", "nan")),
     )
