@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "optimizer number": (fitted(optimizer=0.01), "optimizer must be an optax .* got 0.01"),
     "steps < 0": (fitted(steps=-1), "steps must be an integer ≥ 0, got -1"),
     "steps float": (fitted(steps=1e4), "steps must be an integer ≥ 0, got 10000.0"),
-    "steps None": (fitted(steps=None), "steps must be an integer"),
+    "steps text": (fitted(steps="many"), "steps must be an integer"),
     "average 1": (fitted(average=1.0), r"average must be a bool or a fraction in \[0, 1\), got 1"),
     "average < 0": (fitted(average=-0.1), "average must be a bool"),
     "average NaN": (fitted(average=float("nan")), "average must be a bool"),
@@ -166,7 +166,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "no folder": (fitted(checkpoint="/no/such/folder/run"), "checkpoint: the folder '/no/such"),
     "a folder": (fitted(checkpoint="/"), "checkpoint: '/' is a folder"),
-    "state of nothing": (fitted(state="state"), "state does not fit this run"),
+    "state of nothing": (fitted(state="state", method=sa.pmcsa()), "state does not fit this run"),
+    "state without a method": (fitted(state="state"), "with state give a method"),
+    "replications without a method": (fitted(replications=2), "replications give a method"),
+    "method of another name": (fitted(method="pmcsa"), "method must be one such as pmcsa"),
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def test_the_core_runs_without_any_extra():
         """
         import jax.numpy as jnp, scoreascent as sa
         target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
-        print(sa.fit(target, steps=3, progress=False).status)
+        print(sa.fit(target, sa.pmcsa(), steps=3, progress=False).status)
         """,
     )
     assert ran.stdout == "max_steps\n", ran.stderr

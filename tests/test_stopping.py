@@ -418,7 +418,15 @@ def test_all_replications_must_meet_the_rule() -> None:
 
     def seen(x: Any) -> stopping.Look:
         mean, sd = x[..., :2], np.exp(x[..., 2:])
-        return stopping.look(stopping.Windows(0, width, (), mean, sd, share, 0 * share))
+        kept = {
+            "width": width,
+            "mean": mean,
+            "sd": sd,
+            "acceptance": share,
+            "skipped": 0 * share,
+            "states": np.zeros((len(x), 0, 0)),
+        }
+        return stopping.look(stopping.Windows(**dict.fromkeys(stopping.Windows._fields) | kept))
 
     rule = sa.Converged()
     assert seen(x).complaints(rule) == []

@@ -103,7 +103,7 @@ def test_bad_input(result, monkeypatch):
     with pytest.raises(ValueError, match="n must be an integer ≥ 4"):
         result.to_arviz(n=1)
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=1)
-    many = sa.fit(target, steps=5, replications=2, progress=False)
+    many = sa.fit(target, sa.pmcsa(), steps=5, replications=2, progress=False)
     with pytest.raises(ValueError, match=r"result\[0\]"):
         many.to_arviz()
     monkeypatch.setitem(sys.modules, "arviz", None)

@@ -166,7 +166,7 @@ def test_resampled_draws_are_of_the_posterior():
 
 
 def test_bad_input():
-    many = sa.fit(sa.Target(gaussian, dim=2), steps=5, replications=2, progress=False)
+    many = sa.fit(sa.Target(gaussian, dim=2), sa.pmcsa(), steps=5, replications=2, progress=False)
     for call in (many.diagnose, lambda: many.resample(0)):
         with pytest.raises(ValueError, match=r"result\[0\]"):
             call()

@@ -17,7 +17,11 @@ from scoreascent.families import (
 from scoreascent.fit import DivergenceError, fit
 from scoreascent.kernels import (
     CIS,
+    HMC,
     IMH,
+    MALA,
+    Adapted,
+    Cycle,
     Info,
     Kernel,
     Metropolis,
@@ -40,15 +44,20 @@ from scoreascent.methods import (
     pmcsa,
 )
 from scoreascent.result import Result
+from scoreascent.starts import Start, laplace
 from scoreascent.stopping import Converged
 from scoreascent.target import Model, Param, Target
-from scoreascent.update import Update, gradient
+from scoreascent.update import Update, gradient, moment_matching
 
 __all__ = [
     "CIS",
+    "HMC",
     "IMH",
+    "MALA",
+    "Adapted",
     "CheckpointError",
     "Converged",
+    "Cycle",
     "Defensive",
     "DivergenceError",
     "Family",
@@ -71,6 +80,7 @@ __all__ = [
     "ScoreAscent",
     "Select",
     "Sequential",
+    "Start",
     "State",
     "StudentT",
     "Target",
@@ -85,6 +95,8 @@ __all__ = [
     "gradient",
     "jsa",
     "kl",
+    "laplace",
+    "moment_matching",
     "msc",
     "msc_rb",
     "plots",

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,11 @@ from scoreascent.loop import (
     first_state,
     run_chunk,
 )
-from scoreascent.methods import Method, pmcsa
+from scoreascent.methods import Method
 from scoreascent.progress import Bar, catch_interrupt
 from scoreascent.provenance import describe, first_steps, versions
 from scoreascent.result import Result, Status
+from scoreascent.starts import Scattered, Start
 from scoreascent.stopping import Converged, Watch, Windows, blank_windows
 from scoreascent.target import Target, stack
 from scoreascent.update import Update
@@ -55,11 +56,11 @@ class DivergenceError(RuntimeError):
 
 def fit(
     target: Target | Sequence[Target],
-    method: Method | None = None,
+    method: Method | Literal["auto"] = "auto",
     *,
-    q0: Family | Callable[[PRNGKeyArray], Family] | None = None,
+    q0: Family | Start | Callable[[PRNGKeyArray], Family] | None = None,
     optimizer: optax.GradientTransformation | Update | None = None,
-    steps: int = 10_000,
+    steps: int | None = None,
     key: PRNGKeyArray | int = 0,
     average: bool | float = False,
     stop: Converged | None = None,
@@ -74,15 +75,20 @@ def fit(
 ) -> Result:
     """Fit q to a posterior.
 
+    `fit(target)` chooses start, family, kernel and the rest for itself, stops when it has
+    converged, and ends with a verdict; `result.decisions` says what it chose, and any argument
+    overrules it. With a method, nothing is chosen: the other defaults are those below.
+
     Args:
         target: the posterior, or a list of posteriors that differ only in their data, which are
             then fitted side by side as replications.
-        method: `pmcsa(10)` unless said otherwise; also `jsa`, `msc`, `msc_rb` and `elbo`.
+        method: such as `pmcsa(10)`, `jsa`, `msc`, `msc_rb` or `elbo`; or "auto".
         q0: the family and where it starts, or a function of a key that gives it (each replication
-            then gets its own). The default is a mean-field Gaussian N(0, I).
+            then gets its own), or a `Start` such as `laplace(target)` gives, from whose points the
+            chains begin. The default is a mean-field Gaussian N(0, I).
         optimizer: any optax optimiser, or another `Update`. The default is ADAM with step 0.01.
         steps: the iteration to reach, counted from the beginning of the run, so a run resumed from
-            `state` or `checkpoint` goes on to the same end.
+            `state` or `checkpoint` goes on to the same end. The default is 10 000.
         key: an integer seed or a `jax.random.key`.
         average: give back the average of the iterates instead of the last one. `True` averages the
             second half of the run; a number in [0, 1) is the fraction that is left out before.
@@ -112,12 +118,23 @@ def fit(
     >>> bool(jnp.all(jnp.abs(result.q.mean - 1) < 0.2))
     True
     """
-    method = pmcsa() if method is None else _check_method(method)
+    if isinstance(method, str) or method is None:
+        return _automatic(
+            target, method, replications, state, q0=q0, optimizer=optimizer, steps=steps, key=key,
+            average=average, stop=stop, progress=progress, checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every, callback=callback, callback_every=callback_every,
+            throw=throw,
+        )  # fmt: skip
+    method = _check_method(method)
     update = resolve_update(optimizer)
-    steps = check_count("steps", steps, 0)
+    steps = check_count("steps", 10_000 if steps is None else steps, 0)
     target, replicate, count = _as_replicated(target, replications)
     run_key = as_key(key)
     q = first_q(q0, target, run_key, count)
+    source = None
+    if isinstance(q0, Start):
+        z = q0.z if count is None else jnp.stack([q0.z] * count)
+        source = Scattered(q, z)
     stop = _check_stop(stop, average)
     start = _average_start(average, steps) if stop is None else 0
     if not checkpoint_every >= 0:
@@ -131,7 +148,7 @@ def fit(
     setup = (target, method, update, replicate)
     keys = run_key if count is None else jax.random.split(run_key, count)
     begin = functools.partial(
-        first_state, *setup, start is not None, q, keys, jnp.int32(start or 0)
+        first_state, *setup, start is not None, q, keys, jnp.int32(start or 0), source
     )
     first = begin() if state is None else jax.eval_shape(begin)  # a given state costs nothing
     run = describe(target, method, update, q, start, count, run_key)
@@ -171,6 +188,9 @@ def fit(
         replications=count,
         data_replicated=replicate == "data",
         made=made,
+        start=q0 if isinstance(q0, Start) else None,
+        look=watch.seen if stop is not None else None,
+        states=watch.late_states(),
     )
     return _deliver(result, throw)
 
@@ -303,6 +323,23 @@ def _deliver(result: Result, throw: bool) -> Result:
 # -- arguments -------------------------------------------------------------------------------------
 
 
+def _automatic(target: Any, method: Any, replications: Any, state: Any, **given: Any) -> Result:
+    """What `method="auto"` does; it is of one target, from the beginning."""
+    if method not in ("auto", None):
+        raise ValueError(f"method must be one such as pmcsa(10), or 'auto', got {method!r}")
+    one, _, count = _as_replicated(target, replications)
+    if count is not None or state is not None:
+        what = "state" if count is None else "several targets or replications"
+        raise ValueError(f"with {what} give a method too, such as pmcsa(10)")
+    if given["q0"] is not None:
+        first_q(given["q0"], one, as_key(given["key"]), None)
+    if given["steps"] is not None:
+        check_count("steps", given["steps"], 0)
+    from scoreascent.auto import fit_automatically
+
+    return fit_automatically(fit, one, **given)
+
+
 def _check_method(method: Any) -> Method:
     if isinstance(method, type) or not all(
         hasattr(method, name) for name in ("init", "step", "objective")
@@ -336,6 +373,8 @@ def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Fa
     """q0, one for each replication if there are any."""
     if q0 is None:
         q0 = MeanField.standard(target.dim)
+    if isinstance(q0, Start):
+        q0 = q0.q
     if hasattr(q0, "log_prob"):
         q = q0 if count is None else jax.tree.map(lambda x: jnp.stack([x] * count), q0)
     elif callable(q0):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from scoreascent.families import Family
 from scoreascent.methods import Method
 from scoreascent.target import Target
-from scoreascent.update import Update
+from scoreascent.update import MomentMatching, Update
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray
@@ -69,7 +69,8 @@ def advance(target: Target, method: Method, update: Update, state: State) -> tup
     dtype = _float_dtype(q)
     loss, acceptance, grad_norm = (x.astype(dtype) for x in (loss, info.acceptance, grad_norm))
     row = Trace(loss, acceptance, grad_norm, info.invalid, skipped)
-    return State(step, state.key, q, eta, memory, _averaged(state.average, q, step)), row
+    average = _averaged(state.average, update, q, eta, step)
+    return State(step, state.key, q, eta, memory, average), row
 
 
 def blank_trace(state: State, rows: int) -> Trace:
@@ -83,12 +84,17 @@ def _float_dtype(q: Family) -> Any:
     return jnp.result_type(*jax.tree.leaves(q))
 
 
-def _averaged(average: Average | None, q: Family, step: Int[Array, ""]) -> Average | None:
+def _averaged(
+    average: Average | None, update: Update, q: Family, eta: Any, step: Int[Array, ""]
+) -> Average | None:
     """The running mean; up to and including the first averaged step it is the iterate itself."""
     if average is None:
         return None
     count = jnp.maximum(step - average.start, 1)
-    mean = jax.tree.map(lambda m, x: m + (x - m) / count.astype(x.dtype), average.q, q)
+    if isinstance(update, MomentMatching):
+        mean = update.average(average.q, q, eta, step - average.start)
+    else:
+        mean = jax.tree.map(lambda m, x: m + (x - m) / count.astype(x.dtype), average.q, q)
     return Average(average.start, mean)
 
 
@@ -131,16 +137,20 @@ def first_state(
     q: Family,
     key: PRNGKeyArray,
     start: Int[Array, ""],
+    source: Family | None = None,
 ) -> State:
-    """The state before iteration 1; `start` is the iteration after which averaging begins."""
+    """The state before iteration 1; `start` is the iteration after which averaging begins.
 
-    def one(q: Family, key: PRNGKeyArray, target: Target) -> State:
+    The first points are draws of q, or of `source` if there is one.
+    """
+
+    def one(q: Family, source: Family, key: PRNGKeyArray, target: Target) -> State:
         key_init, key_run = jax.random.split(key)
-        eta = method.init(key_init, target, q)
+        eta = method.init(key_init, target, source)
         mean = Average(start, q) if average else None
         return State(jnp.int32(0), key_run, q, eta, update.init(q), mean)
 
-    return _replicated(one, replicate, 2)(q, key, target)
+    return _replicated(one, replicate, 3)(q, q if source is None else source, key, target)
 
 
 def _replicated(function: Any, replicate: Replicate, n_args: int) -> Any:

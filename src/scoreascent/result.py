@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
     from scoreascent.diagnostics.verdict import Diagnosis
+    from scoreascent.starts import Start
+    from scoreascent.stopping import Look
 
 Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
 
@@ -46,6 +48,12 @@ class Result:
     replications: int | None = None
     data_replicated: bool = False
     made: dict[str, Any] = field(default_factory=dict)
+    start: Start | None = None  # where chains began, if `fit` was told
+    look: Look | None = None  # what the stopping rule saw last
+    states: Any = None  # (windows, points, coordinates): where its points were in late windows
+    decisions: tuple[str, ...] = ()  # what `fit(target)` chose
+    diagnosis: Diagnosis | None = None  # and how it judges the outcome
+    evaluations: tuple[int, int] | None = None  # densities and gradients of the target it took
 
     def __bool__(self) -> bool:
         return True
@@ -110,20 +118,23 @@ class Result:
         return rows
 
     def diagnose(
-        self, key: PRNGKeyArray | int = 0, draws: int = 4000, steps: int | None = None
+        self, key: PRNGKeyArray | int | None = None, draws: int = 4000, steps: int | None = None
     ) -> Diagnosis:
         """Whether to believe this fit: a verdict in words, and the numbers behind it.
 
-        Draws of q are weighed against the posterior; the chains take 400 more steps at the fitted
-        q; and the fit goes on for `steps` iterations (a fifth of those done, if not said) to see
-        whether λ would still move. The result itself stays as it is.
+        Draws of q are weighed against the posterior; the chains take up to 400 more steps at the
+        fitted q; and the fit goes on for `steps` iterations (a fifth of those done, if not said)
+        to see whether λ would still move, unless a stopping rule has seen that it does not. The
+        result itself stays as it is.
 
         The verdict is "good", "use with importance weights", "not converged: run longer" or
         "chains did not mix: q is not the inclusive optimum"; `print` shows reason and remedy.
         """
         from scoreascent.diagnostics.verdict import diagnose
 
-        return diagnose(self, key, draws, steps)
+        if self.diagnosis is not None and key is None:
+            return self.diagnosis
+        return diagnose(self, 0 if key is None else key, draws, steps)
 
     def to_arviz(self, key: PRNGKeyArray | int = 0, n: int = 1000) -> Any:
         """ArviZ's container of the installed version: `InferenceData` or `DataTree`.
@@ -226,4 +237,6 @@ def _render(result: Result) -> str:
     console.print(line)
     for warning in result.warnings():
         console.print(f"! {warning}")
+    if result.diagnosis is not None:
+        console.print(f"verdict: {result.diagnosis.verdict}, because {result.diagnosis.reason}")
     return out.getvalue().rstrip()

@@ -32,6 +32,7 @@ from scipy.special import stdtrit
 
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
+from scoreascent.kernels import Particles
 from scoreascent.loop import CHUNK_ROWS, Average, State, Trace
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+COORDINATES = 200  # of the points, most that are kept of each window
 MOST = 64  # windows kept: at so many, neighbours are merged and windows are twice as wide
 MOVES_MIN = 10  # moves of a chain in the late windows below which they say nothing
 SKIPPED_MAX = 0.1  # share of late updates that may have been skipped
@@ -89,6 +91,7 @@ class Windows(NamedTuple):
     sd: Any
     acceptance: Any
     skipped: Any
+    states: Any  # where the points were at the end of each, in some coordinates
 
 
 class Look(NamedTuple):
@@ -140,7 +143,8 @@ def blank_windows(rule: Converged, state: State, many: bool) -> Windows:
     share = np.zeros((0, *state.step.shape))
     q = jax.tree.map(none, state.q)
     count = lambda n: np.asarray(n, np.int64)  # noqa: E731
-    return Windows(count(0), count(rule.every), q, none(mean), none(sd), share, share)
+    states = none(jax.eval_shape(functools.partial(_states, many=many), state))
+    return Windows(count(0), count(rule.every), q, none(mean), none(sd), share, share, states)
 
 
 class Watch:
@@ -179,7 +183,7 @@ class Watch:
         q = jax.tree.map(np.asarray, state.average.q)
         mean, sd = (np.asarray(x) for x in _moments(state.average.q, many))
         acceptance, skipped = (np.mean(x, 0, np.float64) for x in (rows[0], rows[1]))
-        new = (q, mean, sd, acceptance, skipped)
+        new = (q, mean, sd, acceptance, skipped, np.asarray(_states(state, many)))
         grown = jax.tree.map(lambda old, x: np.concatenate([old, x[None]]), tuple(windows[2:]), new)
         windows = Windows(windows.origin, windows.width, *grown)
         self.windows = windows if len(windows.skipped) < MOST else _merged(windows, many)
@@ -191,14 +195,36 @@ class Watch:
         assert state.average is not None
         if self.windows is None or not len(self.windows.skipped):
             return state.average.q
+        late = jax.tree.map(_late, self.windows.q)
+        if state.step.shape == () and hasattr(late, "pooled"):
+            return late.pooled()  # type: ignore[no-any-return]
         return jax.tree.map(  # type: ignore[no-any-return]
-            lambda x: jnp.asarray(_late(x).mean(0, np.float64).astype(x.dtype)), self.windows.q
+            lambda x: jnp.asarray(x.mean(0, np.float64).astype(x.dtype)), late
         )
+
+    def late_states(self) -> Any:
+        """The points at the ends of the late windows, (windows, points, coordinates), or None."""
+        if self.windows is None or not self.windows.states.size:
+            return None
+        return _late(self.windows.states)
 
     def words(self, done: int) -> str:
         """What was seen last."""
         assert self.rule is not None
         return self.seen.words(self.rule, done)
+
+
+def coordinates(dim: int) -> np.ndarray[Any, Any]:
+    """Those of z that are looked at: all, or `COORDINATES` of them."""
+    return np.unique(np.linspace(0, dim - 1, min(dim, COORDINATES)).astype(int))
+
+
+@functools.partial(jax.jit, static_argnames="many")
+def _states(state: State, many: bool) -> Any:
+    """The points at some coordinates; none of replications, or where there are none."""
+    if many or not isinstance(state.eta, Particles):
+        return jnp.zeros((0, 0))
+    return state.eta.z[:, coordinates(state.eta.z.shape[-1])]
 
 
 @functools.partial(jax.jit, static_argnames="many")
@@ -230,7 +256,9 @@ def _merged(windows: Windows, many: bool) -> Windows:
     moments = [_moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MOST // 2)]
     mean, sd = (np.stack([np.asarray(x) for x in xs]) for xs in zip(*moments))
     shares = pairs(windows.acceptance), pairs(windows.skipped)
-    return Windows(windows.origin, 2 * windows.width, q, mean, sd, *shares)
+    return Windows(
+        windows.origin, 2 * windows.width, q, mean, sd, *shares, windows.states[1::2]
+    )
 
 
 def _late(x: Any) -> Any:

@@ -17,7 +17,7 @@ from scoreascent.schedules import DECAY
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float
+    from jaxtyping import Array, Float, Int
 
 
 class Update(Protocol):
@@ -113,6 +113,21 @@ class MomentMatching(Config):
         moved = q.match(eta.z, eta.weight, rate)  # type: ignore[attr-defined]
         change = jax.tree.map(lambda new, old: (new - old) / rate, moved, q)
         return moved, memory + 1, method.objective(target, q, eta), norm(change)
+
+    def average(self, mean: Any, q: Any, eta: Particles, count: Int[Array, ""]) -> Any:
+        """The running average: of the moments of all points since it began, not of the iterates.
+
+        Iterates remember points for 1/γ_t steps, so their averages know less than the points do.
+        The iterate at the beginning counts as one step's points, which keeps it positive definite.
+        """
+        first = count <= 1
+        base = jax.tree.map(lambda new, old: jnp.where(first, new, old), q, mean)
+        rate = 1 / (jnp.maximum(count, 1) + 1).astype(q.mean.dtype)
+        moved = base.match(eta.z, eta.weight, rate)
+        finite = sum(jnp.sum(0 * leaf) for leaf in jax.tree.leaves(moved)) == 0
+        return jax.tree.map(
+            lambda new, old: jnp.where(finite & (count >= 1), new, old), moved, base
+        )
 
 
 def moment_matching(rate: Any = None) -> MomentMatching:

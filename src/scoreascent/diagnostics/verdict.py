@@ -21,8 +21,11 @@ from scoreascent.diagnostics.psis import effective_sample_size, psis
 from scoreascent.families import Family
 from scoreascent.kernels.cis import pick
 from scoreascent.kernels.combinators import Parallel, Sequential
+from scoreascent.kernels.compose import Adapted, Cycle
+from scoreascent.kernels.imh import IMH
 from scoreascent.loop import advance
 from scoreascent.methods import ScoreAscent
+from scoreascent.stopping import coordinates
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -48,10 +51,16 @@ FOLLOWS = 2.0  # acceptance while q moves over that while it stands
 TREND_MAX = 0.95  # correlation with time: with this much, λ is on its way, not wandering
 Z_MAX = 4.0
 INVALID_MAX = 0.01
-ESS_MIN = 0.1  # effective draws over draws
+# Effective draws over draws: least, and where k̂ lies between the two limits. There one weight in
+# thousands may be large, but most of q's draws are as good as the posterior's.
+ESS_MIN, ESS_CLOSE = 0.1, 0.5
+
+STAY, STAY_MAX = 20, 0.02  # stays of so many steps may take up this share of the chains' time
+# What chains with moves of their own must show to be believed where weights cannot be
+RHAT_LOCAL, ESS_LOCAL = 1.02, 1000
 
 ROWS = 400  # looks at the chains and at λ
-COORDINATES = 200  # most coordinates that are looked at
+STATES = 40_000  # about as many states of the chains are enough, so many chains take fewer steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +69,8 @@ class Diagnosis:
 
     `k_hat` is the shape of the tail of the weights π/q, `ess` how many independent draws of π as
     many weighted draws of q are worth. `rhat` and `chain_ess` are the worst of all coordinates over
-    the chains at the fitted q; `stuck` is the share of chains that never moved. `rhat_lambda` is
+    the chains at the fitted q; `stuck` is the share of chains that never moved, `stay` the share
+    of their time that they spend in one place for 20 steps or more. `rhat_lambda` is
     the worst of q's means and log sds over two halves of the iterations that would follow,
     `drift` how far these halves are apart, in posterior sds, and `trend` how steadily they move
     (the median correlation with time). `shift` and `ratio` say how far q's
@@ -76,6 +86,7 @@ class Diagnosis:
     ess: float
     acceptance: float
     stuck: float
+    stay: float
     rhat: float
     chain_ess: float
     rhat_lambda: float
@@ -104,7 +115,10 @@ def diagnose(
     check_single(result)
     draws = check_count("draws", draws, 100)
     done = int(result.state.step)
-    steps = max(ROWS, done // 5) if steps is None else check_count("steps", steps, 20)
+    if steps is None:  # a rule that was met has looked at late iterates already
+        steps = 0 if result.status == "converged" else max(ROWS, done // 5)
+    else:
+        steps = check_count("steps", steps, 20)
     key_draw, key_chain = jax.random.split(as_key(key))
     numbers = {
         **_weights(result, key_draw, draws),
@@ -166,10 +180,6 @@ def _weights(result: Result, key: PRNGKeyArray, n: int) -> dict[str, float]:
     }
 
 
-def _coordinates(dim: int) -> np.ndarray[Any, Any]:
-    return np.unique(np.linspace(0, dim - 1, min(dim, COORDINATES)).astype(int))
-
-
 @functools.partial(jax.jit, static_argnames=("method", "rows"))
 def _move(
     key: PRNGKeyArray, target: Target, method: ScoreAscent, q: Family, eta: Any, at: Any, rows: int
@@ -192,7 +202,7 @@ def _move(
 
 
 def chain_states(
-    result: Result, key: PRNGKeyArray, at: np.ndarray[Any, Any] | None = None
+    result: Result, key: PRNGKeyArray, at: np.ndarray[Any, Any] | None = None, rows: int = ROWS
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
     """States (chains, rows, coordinates) of the chains at the fitted q, and their acceptance.
 
@@ -202,21 +212,45 @@ def chain_states(
         return None
     at = np.arange(result.target.dim) if at is None else at
     states, acceptance = _move(
-        key, result.target, result.method, result.q, result.state.eta, at, ROWS
+        key, result.target, result.method, result.q, result.state.eta, at, rows
     )
     return np.swapaxes(np.asarray(states), 0, 1), np.asarray(acceptance)
 
 
+def _late_states(
+    result: Result, at: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """The same of a fit that a rule ended, from its late windows, if q cannot follow its chains.
+
+    It cannot if it has fewer degrees of freedom than they; then nothing needs to run again.
+    """
+    moves = getattr(result.method, "moves", None)
+    n = moves.n if isinstance(moves, Parallel) else 0
+    if result.status != "converged" or result.states is None or n < 2 * result.target.dim:
+        return None
+    assert result.states.shape[-1] == len(at)
+    late = result.trace.acceptance[result.trace.loss.size // 2 :]
+    return np.swapaxes(result.states[:, -n:], 0, 1), np.asarray(late)
+
+
 def _chains(result: Result, key: PRNGKeyArray) -> dict[str, float]:
     """What the chains do at the fitted q, and whether they have its moments."""
-    names = ("acceptance", "stuck", "rhat", "chain_ess", "shift", "ratio")
-    at = _coordinates(result.target.dim)
-    seen = chain_states(result, key, at)
+    names = ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio")
+    at = coordinates(result.target.dim)
+    chains = getattr(getattr(result.method, "moves", None), "n", 1)
+    seen = _late_states(result, at)
+    is_late = seen is not None
+    if seen is None:
+        rows = int(np.clip(STATES // chains, ROWS // 4, ROWS))
+        seen = chain_states(result, key, at, rows)
     if seen is None:
         return dict.fromkeys(names, np.nan)
     z, acceptance = seen[0].astype(np.float64), seen[1]
-    moved = np.any(z != z[:, :1], axis=(1, 2))
-    z = z[:, ROWS // 4 :]  # the chains come from other q's than this one
+    rows = z.shape[1]
+    moves = np.any(z[:, 1:] != z[:, :-1], axis=2)
+    moved = np.any(moves, axis=1)
+    if not is_late:
+        z = z[:, rows // 4 :]  # the chains come from other q's than this one
     if len(z) == 1:  # one long chain is compared with itself
         z = _cut(z[0], 4)
     with np.errstate(all="ignore"):
@@ -230,6 +264,7 @@ def _chains(result: Result, key: PRNGKeyArray) -> dict[str, float]:
     return {
         "acceptance": float(np.mean(np.asarray(acceptance, np.float64))),
         "stuck": float(np.mean(~moved)),
+        "stay": float(np.mean([_stays(~m, 1 if is_late else STAY) for m in moves])),
         "rhat": _largest(worst),
         "chain_ess": float(np.min(independent)),
         "shift": _largest(np.maximum(shift - noise, 0)),
@@ -253,7 +288,9 @@ def _go_on(
 
 def _iterates(result: Result, steps: int) -> dict[str, float]:
     """Whether λ would still move somewhere, if the run went on."""
-    at = _coordinates(result.target.dim)
+    if steps == 0 and result.look is not None:
+        return {"rhat_lambda": result.look.rhat, "drift": result.look.error, "trend": 0.0}
+    at = coordinates(result.target.dim)
     rows = min(ROWS, steps)
     mean, log_sd = (
         np.asarray(x, np.float64)
@@ -273,6 +310,17 @@ def _iterates(result: Result, steps: int) -> dict[str, float]:
         "drift": _largest(np.abs(halves[1] - halves[0])),
         "trend": float(np.nanmedian(steady)) if np.any(steady >= 0) else 0.0,
     }
+
+
+def _stays(flags: np.ndarray[Any, Any], length: int) -> float:
+    """The share of the places in runs of True of at least this length.
+
+    >>> _stays(np.array([True, False, True, True]), 2)
+    0.5
+    """
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    runs = ends[1::2] - ends[::2]
+    return float(np.sum(runs[runs >= length]) / len(flags))
 
 
 def _cut(x: np.ndarray[Any, Any], parts: int) -> np.ndarray[Any, Any]:
@@ -348,6 +396,19 @@ def _judge(result: Result, n: dict[str, float]) -> tuple[Verdict, str, str]:
             f"the density is NaN at {n['invalid']:.0%} of q's draws",
             "a transform that keeps parameters where the model is defined",
         )
+    if result.start is not None and not result.start.agree:
+        return (
+            WEIGH,
+            "searches found several modes: q spreads over them, and over the gaps between",
+            "result.resample(), or the chains' own states",
+        )
+    share = f"k̂ = {n['k_hat']:.2f} and a draw of q is worth {1 / (1 + n['chi2']):.2f} of π's"
+    worth = 1 / (1 + n["chi2"])
+    is_close = (n["k_hat"] <= K_GOOD and worth >= ESS_MIN) or (
+        n["k_hat"] <= K_USABLE and worth >= ESS_CLOSE
+    )
+    if not is_close and has_chains and _moves_by_itself(result.method):
+        return _judge_by_chains(n, share)
     if not n["k_hat"] <= K_USABLE:
         return (
             WEIGH,
@@ -356,10 +417,46 @@ def _judge(result: Result, n: dict[str, float]) -> tuple[Verdict, str, str]:
             "a richer family; or the chains' own states, if they mix. With few chains q may sit on "
             "one part of the posterior: compare a fit with more of them",
         )
-    share = f"k̂ = {n['k_hat']:.2f} and a draw of q is worth {1 / (1 + n['chi2']):.2f} of π's"
-    if n["k_hat"] > K_GOOD or 1 / (1 + n["chi2"]) < ESS_MIN:
+    if not is_close:
         return WEIGH, share, "result.resample()"
     return GOOD, share, ""
+
+
+def _judge_by_chains(n: dict[str, float], share: str) -> tuple[Verdict, str, str]:
+    """Where π is not of q's shape, chains that find their own way tell whether its moments are q's.
+
+    Independent proposals cannot tell that: what q does not reach, they do not either.
+    """
+    if n["stay"] > STAY_MAX:
+        return (
+            STUCK,
+            f"for {n['stay']:.0%} of their time chains cannot move, though others do: there are "
+            "regions whose scale is much smaller than elsewhere",
+            "another parametrisation, such as a non-centred one",
+        )
+    if n["rhat"] > RHAT_LOCAL or n["chain_ess"] < ESS_LOCAL:
+        return (
+            STUCK,
+            f"the chains mix slowly (R̂ {n['rhat']:.2f}, {n['chain_ess']:.0f} effective draws), "
+            f"and q is too far from the posterior to check them: {share}",
+            "more steps, or another parametrisation",
+        )
+    return (
+        GOOD,
+        f"the chains mix (R̂ {n['rhat']:.3f}, {n['chain_ess']:.0f} effective draws) and q has their "
+        f"means and standard deviations; but the posterior is not of q's shape ({share}): take "
+        "quantiles from the chains' states, as to_arviz() has them",
+        "",
+    )
+
+
+def _moves_by_itself(method: Any) -> bool:
+    """Whether the chains have moves other than independent draws of q."""
+    kernel = getattr(getattr(method, "moves", None), "kernel", None)
+    while isinstance(kernel, Adapted):
+        kernel = kernel.kernel
+    parts = kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
+    return any(part is not None and not isinstance(part, IMH) for part in parts)
 
 
 def _render(d: Diagnosis) -> str:
@@ -368,7 +465,11 @@ def _render(d: Diagnosis) -> str:
     for name, value in (
         ("k̂ of π/q", f"{d.k_hat:.2f}"),
         ("effective draws", f"{d.ess:.0f} of {d.draws}{unsure}"),
-        ("acceptance", f"{d.acceptance:.1%}, {d.stuck:.0%} of the chains never moved"),
+        (
+            "acceptance",
+            f"{d.acceptance:.1%}, {d.stuck:.0%} of the chains never moved, "
+            f"{d.stay:.1%} of their time in long stays",
+        ),
         ("R̂ over the chains", f"{d.rhat:.3f}, {d.chain_ess:.0f} effective draws"),
         ("chains against q", f"means {d.shift:.2f} sds, sds a factor {np.exp(d.ratio):.2f} apart"),
         ("R̂ of late iterates", f"{d.rhat_lambda:.2f}, drift {d.drift:.2f} sds"),

@@ -154,6 +154,26 @@ def matched(
     mean, rows = spread(x, weight, rate)
     return loc + rate * dot(tril, mean), raw_of(dot(tril, matched_factor(rows, rate)))
 
+    def pooled(self) -> FullRank:
+        """Of several members, stacked along a first axis: the one with their mixture's moments.
+
+        >>> q = FullRank.from_moments([1.0], [[1.0]]), FullRank.from_moments([-1.0], [[3.0]])
+        >>> both = jax.tree.map(lambda *x: jnp.stack(x), *q).pooled()
+        >>> [round(float(x), 5) for x in (both.mean[0], both.cov[0, 0])]
+        [0.0, 3.0]
+        """
+        loc = np.asarray(self.loc, np.float64)
+        tril = np.asarray(jax.vmap(tril_of)(self.raw), np.float64)
+        away = loc - loc.mean(0)
+        cov = np.mean(tril @ np.swapaxes(tril, -1, -2) + away[:, :, None] * away[:, None], 0)
+        dtype = self.loc.dtype
+        root = jnp.asarray(np.linalg.cholesky(cov), dtype)
+        return unchecked(
+            FullRank.standard(len(cov), dtype=dtype),
+            loc=jnp.asarray(loc.mean(0), dtype),
+            raw=raw_of(root),
+        )
+
 
 def tril_of(raw: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
     """The strict lower part of `raw`, and softplus of its diagonal."""

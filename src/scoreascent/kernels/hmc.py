@@ -27,10 +27,11 @@ JITTER = 0.4  # a step is between 1 − JITTER and 1 times the step size, else o
 
 
 class StepSize(NamedTuple):
-    """A learnt step size and how many steps taught it."""
+    """A learnt step size, how many steps taught it, and the gradients a chain took meanwhile."""
 
     log: Float[Array, ""]
     taken: Int[Array, ""]
+    gradients: Int[Array, ""]
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +53,8 @@ class HMC(Config, Adaptive):
 
     length: float = 1.5
     step_size: float | None = None
-    acceptance: float = 0.8
-    max_steps: int = 16
+    acceptance: float = 0.9
+    max_steps: int = 24
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", check_count("max_steps", self.max_steps, 1))
@@ -70,7 +71,7 @@ class HMC(Config, Adaptive):
         """A step of d^(−1/4), the rate at which it must shrink with dimension."""
         if self.step_size is not None:
             return None
-        return StepSize(jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / -4, jnp.int32(0))
+        return StepSize(jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / -4, jnp.int32(0), jnp.int32(0))
 
     def retune(self, tuning: StepSize | None, seen: Any, points: Point) -> StepSize | None:
         """A longer step if more was accepted than asked for, a shorter one if less."""
@@ -78,7 +79,12 @@ class HMC(Config, Adaptive):
             return None
         rate = (tuning.taken + 1).astype(tuning.log.dtype) ** -0.6
         log = tuning.log + rate * (seen.astype(tuning.log.dtype) - self.acceptance)
-        return StepSize(log, tuning.taken + 1)
+        gradients = tuning.gradients + self._leaps(jnp.exp(tuning.log)) + 1
+        return StepSize(log, tuning.taken + 1, gradients)
+
+    def _leaps(self, size: Float[Array, ""]) -> Int[Array, ""]:
+        """Leapfrog steps of a trajectory, the same for all chains."""
+        return jnp.clip(jnp.ceil(self.length / size), 1, self.max_steps).astype(jnp.int32)
 
     def tuned_step(
         self,
@@ -92,7 +98,7 @@ class HMC(Config, Adaptive):
         dtype = point.z.dtype
         fixed = jnp.asarray(0.0 if self.step_size is None else self.step_size, dtype)
         size = fixed if tuning is None else jnp.exp(tuning.log).astype(dtype)
-        count = jnp.clip(jnp.ceil(self.length / size), 1, self.max_steps).astype(jnp.int32)
+        count = self._leaps(size)
         key_noise, key_jitter, key_accept = jax.random.split(key, 3)
         size = size * (1 - JITTER * jax.random.uniform(key_jitter, dtype=dtype))
         momentum = materialise(_base_normal(key_noise, q))

@@ -1,0 +1,274 @@
+"""Where to begin: Gaussians at the modes that several searches find, and whether they agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import fmin_l_bfgs_b
+
+from scoreascent._random import as_key
+from scoreascent._structs import check_count, pytree
+from scoreascent.families import Family, FullRank, LowRank
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+    Vector = np.ndarray[Any, np.dtype[np.float64]]
+
+FULL_MAX = 200  # most coordinates for which a d × d matrix is kept
+RANK = 20  # of the low-rank family beyond that
+BOXES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's chains do, or further out
+LONGEST = 300  # iterations of a search
+DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
+ON_THE_WAY = 8  # places of a path that are looked at if its end is no good
+VALLEY = 3.0  # nats: how deep log p may fall between two places that count as one
+NEAR = 5.0  # nats: a mode this much worse than the best is not worth a chain
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A first q and points for chains to begin at, as `fit(q0=…)` takes them.
+
+    `elbo` says how good each of the searches' Gaussians is, best first; `agree` whether those that
+    are kept are one place or several. `evaluations` counts densities and gradients.
+    """
+
+    q: Family
+    z: Any
+    elbo: tuple[float, ...]
+    kept: int
+    agree: bool
+    evaluations: tuple[int, int]
+
+    def __str__(self) -> str:
+        places = "one place" if self.agree else "DIFFERENT places"
+        return f"{self.kept} of {len(self.elbo)} searches kept; they found {places}"
+
+
+@pytree
+@dataclass(frozen=True)
+class Scattered:
+    """q, but its draws are taken from a list of points: what the first states of chains are."""
+
+    q: Family
+    z: Any
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates d."""
+        return self.q.dim
+
+    @property
+    def mean(self) -> Any:
+        """That of q."""
+        return self.q.mean
+
+    @property
+    def sd(self) -> Any:
+        """That of q."""
+        return self.q.sd
+
+    def noise(self, key: PRNGKeyArray) -> Any:
+        """Base noise of q."""
+        return self.q.noise(key)
+
+    def sample(self, key: PRNGKeyArray) -> Any:
+        """One of the points."""
+        return self.z[jax.random.randint(key, (), 0, self.z.shape[0])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Gaussian:
+    """N(mean, scale scaleᵀ), scale a matrix or the diagonal of one; its draws and their log p."""
+
+    mean: Vector
+    scale: Vector
+    z: Vector
+    log_p: Vector
+    elbo: float
+
+    @property
+    def sd(self) -> Vector:
+        return self.scale if self.scale.ndim == 1 else np.sqrt(np.sum(self.scale**2, 1))
+
+
+def laplace(target: Target, key: PRNGKeyArray | int = 0, searches: int = 8) -> Start:
+    """Gaussians with the curvature of log p at its modes, found by L-BFGS from several places.
+
+    Where a mode says little of the mass around it (a hierarchical model whose density grows
+    without bound as a scale goes to zero), the best place on the way there is taken instead: the
+    one whose Gaussian has the highest ELBO. q is full-rank up to 200 dimensions, low-rank beyond.
+
+    >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
+    >>> start = laplace(target)
+    >>> [round(float(x), 2) for x in (*start.q.mean, *start.q.sd)]
+    [3.0, 3.0, 0.1, 0.1]
+    """
+    searches = check_count("searches", searches, 1)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
+    counts = [0, 0]
+    found = []
+    for i in range(searches):
+        first = _first_point(target, rng, BOXES[i % len(BOXES)], counts)
+        path = _descend(target, first, counts)
+        best = max(_gaussians(target, path[-1:], rng, counts), key=lambda g: g.elbo)
+        if not _is_fair(best) and len(path) > 2:
+            at = np.unique(np.linspace(0, len(path) - 2, ON_THE_WAY).astype(int))
+            others = _gaussians(target, [path[i] for i in at], rng, counts)
+            best = max([best, *others], key=lambda g: g.elbo)
+        found.append(best)
+    found.sort(key=lambda g: -g.elbo)
+    if not np.isfinite(found[0].elbo):
+        raise ValueError(
+            "no search found a place around which the target's log density is finite; give q0 "
+            "where the posterior has mass, or check log_density for NaN"
+        )
+    kept = [g for g in found if g.elbo >= found[0].elbo - NEAR]
+    elbos = tuple(g.elbo for g in found)
+    z = np.concatenate([g.z[np.isfinite(g.log_p)] for g in kept])
+    agree = all(_valley(target, kept[0].mean, g.mean, counts) < VALLEY for g in kept[1:])
+    q = _family(kept, target.dim)
+    return Start(q, _narrow(z), elbos, len(kept), agree, (counts[0], counts[1]))
+
+
+def _family(kept: list[_Gaussian], dim: int) -> Family:
+    """The Gaussian with the moments of the equal mixture of those that are kept."""
+    mean = np.mean([g.mean for g in kept], 0)
+    if dim > FULL_MAX:
+        var = np.mean([g.sd**2 + (g.mean - mean) ** 2 for g in kept], 0)
+        return LowRank.from_moments(_narrow(mean), _narrow(np.sqrt(var)), RANK)
+    cov = np.mean([g.scale @ g.scale.T + np.outer(g.mean - mean, g.mean - mean) for g in kept], 0)
+    return FullRank.from_moments(_narrow(mean), _narrow(cov))
+
+
+def _narrow(x: Any) -> Any:
+    """An array in jax's present precision."""
+    return jnp.asarray(x, jnp.zeros(()).dtype)
+
+
+def _valley(target: Target, a: Vector, b: Vector, counts: list[int]) -> float:
+    """How far log p falls on the way from a to b, below the lower of the two."""
+    along = np.linspace(0, 1, DRAWS)[:, None]
+    points = _narrow(a + along * (b - a))
+    log_p = np.asarray(_log_probs(target, points), np.float64)
+    counts[0] += DRAWS
+    return float(min(log_p[0], log_p[-1]) - np.nanmin(log_p))
+
+
+def _is_fair(g: _Gaussian) -> bool:
+    """Whether log p around the mean is about what a Gaussian would have: −χ²/2 below its top."""
+    spread = np.std(g.log_p - g.log_p.mean()) if np.all(np.isfinite(g.log_p)) else np.inf
+    return bool(spread < 3 * np.sqrt(len(g.mean) / 2) + 1)
+
+
+# -- searching -------------------------------------------------------------------------------------
+
+
+@jax.jit
+def _value_and_grad(target: Target, z: Any) -> Any:
+    return jax.value_and_grad(target.log_prob)(z)
+
+
+@jax.jit
+def _log_probs(target: Target, z: Any) -> Any:
+    return jax.lax.map(target.log_prob, z, batch_size=DRAWS)
+
+
+@jax.jit
+def _hessian(target: Target, z: Any) -> Any:
+    return jax.hessian(target.log_prob)(z)
+
+
+@jax.jit
+def _hessian_times(target: Target, z: Any, v: Any) -> Any:
+    """H v for each row of v, a few at a time."""
+    times = lambda v: jax.jvp(jax.grad(target.log_prob), (z,), (v,))[1]  # noqa: E731
+    return jax.lax.map(times, v, batch_size=8)
+
+
+def _first_point(target: Target, rng: np.random.Generator, box: float, counts: list[int]) -> Vector:
+    """A point of the box with a finite density and gradient, nearer and nearer to the origin."""
+    for shrink in 0.8 ** np.arange(40):
+        z = rng.uniform(-box, box, target.dim) * shrink
+        log_p, gradient = _value_and_grad(target, _narrow(z))
+        counts[1] += 1
+        if np.isfinite(log_p) and np.all(np.isfinite(np.asarray(gradient))):
+            return z
+    return np.zeros(target.dim)
+
+
+def _descend(target: Target, z: Vector, counts: list[int]) -> list[Vector]:
+    """The iterates of L-BFGS on −log p. Where log p is not finite it turns back."""
+    path = [z.copy()]
+
+    def loss(z: Vector) -> tuple[float, Vector]:
+        log_p, gradient = _value_and_grad(target, _narrow(z))
+        counts[1] += 1
+        value, slope = float(log_p), np.asarray(gradient, np.float64)
+        if not (np.isfinite(value) and np.all(np.isfinite(slope))):
+            return 1e30, np.zeros_like(slope)
+        return -value, -slope
+
+    fmin_l_bfgs_b(
+        loss, z, m=20, maxiter=LONGEST, maxfun=2 * LONGEST, pgtol=1e-6, factr=1e2,
+        callback=lambda z: path.append(z.copy()),
+    )  # fmt: skip
+    return path
+
+
+def _gaussians(
+    target: Target, places: list[Vector], rng: np.random.Generator, counts: list[int]
+) -> list[_Gaussian]:
+    """The Gaussian with the curvature at each place, drawn from and weighed."""
+    out = []
+    for z in places:
+        mean = np.asarray(z, np.float64)
+        scale = _scale(target, _narrow(z), rng, counts)
+        noise = rng.standard_normal((DRAWS, target.dim))
+        draws = mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)
+        log_p = np.asarray(_log_probs(target, _narrow(draws)), np.float64)
+        counts[0] += DRAWS
+        log_p = np.where(np.isnan(log_p) | (log_p == np.inf), -np.inf, log_p)
+        diagonal = scale if scale.ndim == 1 else np.abs(np.diagonal(scale))
+        entropy = np.sum(np.log(diagonal)) + 0.5 * target.dim * np.log(2 * np.pi * np.e)
+        # draws outside the support count as bad ones, not as infinitely bad ones
+        finite = np.isfinite(log_p)
+        low = log_p[finite].min() - target.dim if finite.any() else -np.inf
+        elbo = float(np.mean(np.where(finite, log_p, low)) + entropy)
+        out.append(_Gaussian(mean, scale, draws, log_p, elbo))
+    return out
+
+
+def _scale(target: Target, z: Any, rng: np.random.Generator, counts: list[int]) -> Vector:
+    """A factor of the inverse of −H at z: lower triangular, or a diagonal in many dimensions.
+
+    Negative curvature counts by its size; where there is none, the scale is about one.
+    """
+    dim = target.dim
+    if dim > FULL_MAX:
+        signs = rng.choice([-1.0, 1.0], (2 * DRAWS, dim))
+        counts[1] += 2 * len(signs)
+        products = np.asarray(_hessian_times(target, z, jnp.asarray(signs, z.dtype)), np.float64)
+        curvature = np.abs(np.mean(signs * products, 0))
+        return 1 / np.sqrt(_positive(curvature))
+    counts[1] += 2 * dim
+    precision = -np.asarray(_hessian(target, z), np.float64)
+    if not np.all(np.isfinite(precision)):
+        return np.eye(dim)
+    unit = 1 / np.sqrt(_positive(np.abs(np.diagonal(precision))))
+    values, vectors = np.linalg.eigh(unit[:, None] * precision * unit)
+    values = np.maximum(np.abs(values), 1e-6)
+    half = (unit[:, None] * vectors) / np.sqrt(values)
+    root: Vector = np.linalg.qr(half.T)[1].T
+    return root
+
+
+def _positive(curvature: Vector) -> Vector:
+    """Curvatures with those that are zero, or nearly so beside the others, replaced by one."""
+    floor = 1e-12 * np.max(curvature, initial=0.0)
+    return np.where(np.isfinite(curvature) & (curvature > floor), curvature, 1.0)
