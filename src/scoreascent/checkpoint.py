@@ -31,7 +31,8 @@ def save(path: Path, tree: Any, run: dict[str, Any]) -> None:
 def load(path: Path, template: Any, run: dict[str, Any]) -> Any:
     """The tree in a checkpoint, if it is one of the run described; `template` has its structure."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # opened here, for numpy leaves a damaged file open
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header: dict[str, Any] = json.loads(arrays.pop("header").tobytes().decode())
         if header["format"] != FORMAT:

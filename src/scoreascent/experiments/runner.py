@@ -71,6 +71,8 @@ def run(
     A cell that fails is recorded with its error, and the rest goes on. Whatever happens to this
     process or to a worker, finished cells stay, and the same command does the rest.
     """
+    for module in ("pyarrow", "joblib")[: 1 + (how.jobs > 1)]:  # before the work, not after it
+        _needed(module, "experiments")
     deadline = math.inf if how.minutes is None else time.time() + 60 * how.minutes
     jobs = [
         (compute, store, cell, settings, deadline)
