@@ -1,0 +1,128 @@
+"""The examples run, in short, and their posteriors are those of the long runs by NUTS."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import scoreascent as sa
+from scoreascent.diagnostics.verdict import GOOD, STUCK, WEIGH
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "reference")
+
+# Means and sds of NUTS, four chains of 2000 draws: what the scripts print when run in full.
+SCHOOLS = {"mu": (4.35, 3.32), "raw": (0.31, 0.98)}  # of raw, the first school
+STACK_LOSS = {"intercept": (17.5, 0.74), "slope": (6.55, 1.29), "scale": (3.09, 0.68)}
+SEEDS = {"beta": (-0.044, 0.116)}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Call the `main` of an example; what it prints goes with what it gives back."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sa, "fit", functools.partial(sa.fit, progress=False))
+
+    def call(name: str, nuts: Any = instead_of_nuts, **settings: Any) -> Any:
+        module = importlib.import_module(name)
+        if nuts is not None:
+            monkeypatch.setattr(module, "nuts", nuts)
+        return module.main(**settings), capsys.readouterr().out
+
+    return call
+
+
+def instead_of_nuts(target: Any, draws: int = 100, key: int = 1) -> Any:
+    """Draws of the right shape: one example runs NUTS itself, the others need not."""
+    return jax.vmap(target.named)(jax.random.normal(jax.random.key(key), (draws, target.dim)))
+
+
+def first(draws: Any) -> Any:
+    return np.asarray(draws).reshape(len(draws), -1)[:, 0]
+
+
+def off(result: Any, expected: dict[str, tuple[float, float]]) -> float:
+    """The largest error of a mean, in sds, or of a log sd."""
+    draws = result.sample(1, 10_000)
+    errors = [
+        (abs(x.mean() - mean) / sd, abs(np.log(x.std() / sd)))
+        for name, (mean, sd) in expected.items()
+        for x in [first(draws[name])]
+    ]
+    return float(np.max(errors))
+
+
+def check_printed(out: str, diagnosis: Any) -> None:
+    assert f"verdict: {diagnosis.verdict}" in out
+    assert "NUTS" in out
+    assert "parameter" in out
+
+
+def test_eight_schools_in_numpyro(run):
+    (result, diagnosis, reference), out = run(
+        "eight_schools_numpyro", nuts=None, steps=3000, draws=400
+    )
+    check_printed(out, diagnosis)
+    assert diagnosis.verdict in (GOOD, WEIGH)
+    assert off(result, SCHOOLS) < 0.2
+    assert off(result, {"mu": (0.0, 3.32)}) > 0.5  # it can fail
+    assert reference["theta"].shape == (1600, 8)
+    mu = np.asarray(reference["mu"])
+    assert mu.mean() == pytest.approx(4.35, abs=5 * 3.32 / np.sqrt(400))  # no fewer effective draws
+
+
+def test_eight_schools_in_pymc(run):
+    pytest.importorskip("pymc")
+    pytest.importorskip("arviz")
+    (result, diagnosis, _), out = run("eight_schools_pymc", steps=3000, draws=100)
+    check_printed(out, diagnosis)
+    assert diagnosis.verdict in (GOOD, WEIGH)
+    assert off(result, SCHOOLS) < 0.2
+    assert "theta[Lawrenceville]" in out
+
+
+def test_robust_regression(run):
+    (result, diagnosis, _), out = run("robust_regression", steps=4000, draws=100)
+    check_printed(out, diagnosis)
+    assert diagnosis.verdict in (GOOD, WEIGH)
+    assert off(result, STACK_LOSS) < 0.25
+    assert "least squares: [17.52  6.4   4.   -0.8 ]" in out  # the data are the published ones
+
+
+def test_hierarchical_logistic(run):
+    (result, diagnosis, _), out = run("hierarchical_logistic", steps=1500, draws=100)
+    check_printed(out, diagnosis)
+    assert diagnosis.verdict in (GOOD, WEIGH)
+    assert diagnosis.stuck == 0
+    assert off(result, SEEDS) < 0.25
+    assert "kind × extract" in out
+
+
+def test_mean_field_fails_and_is_called_out(run, tmp_path):
+    """The verdict against the closed form: wrong where it says so, right where it says so."""
+    pytest.importorskip("matplotlib").use("Agg")
+    picture = tmp_path / "pairs.png"
+    (verdicts, results), out = run("mean_field_fails", nuts=None, steps=4000, picture=picture)
+    module = importlib.import_module("mean_field_fails")
+    assert verdicts["mean-field"].verdict == STUCK
+    assert verdicts["full rank"].verdict == verdicts["other coordinates"].verdict == GOOD
+    ratio = {name: np.asarray(results[name].q.sd) / module.SD for name in list(results)[:2]}
+    assert np.all(ratio["mean-field"] < 0.92)
+    np.testing.assert_allclose(ratio["full rank"], 1, atol=0.08)
+    assert out.count("in truth") == 3
+    assert picture.stat().st_size > 10_000
+
+
+def test_every_example_is_listed_and_tested():
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    here = Path(__file__).read_text(encoding="utf-8")
+    for name in SCRIPTS:
+        assert f"`python examples/{name}.py`" in page
+        assert f'"{name}"' in here
+    assert len(SCRIPTS) == 5
