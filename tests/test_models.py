@@ -15,7 +15,7 @@ from scipy import integrate, special, stats
 
 import scoreascent as sa
 from scoreascent._structs import x64
-from scoreascent.models import bnn, robust_gp
+from scoreascent.models import _gaussian_prior, bnn, robust_gp
 from scoreascent.models._gaussian_prior import log_gaussian
 from scoreascent.models.bnn import BNN, relu_moments
 from scoreascent.models.robust_gp import Predictive, RobustGP
@@ -333,6 +333,17 @@ def test_gradient() -> None:
             shifted = np.concatenate([z[:, None] + step, z[:, None] - step])
             up, down = densities(model, shifted.reshape(-1, MODEL.dim)).reshape(2, *z.shape)
             np.testing.assert_allclose(grads, (up - down) / 2e-5, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 11, 16, 21])
+def test_a_triangle_is_inverted_by_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What GPUs do: one block, whole blocks, and a last block that has to be filled up."""
+    monkeypatch.setattr(_gaussian_prior, "LEAF", 4)
+    draw = np.random.default_rng(n).normal(size=(2, n, n))
+    root = np.tril(draw) + 3 * np.eye(n)
+    with x64():
+        inverse = quick_jit(jax.vmap(_gaussian_prior._by_blocks))(jnp.asarray(root))
+    np.testing.assert_allclose(inverse, np.linalg.inv(root), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("model", [MODEL, WHITENED], ids=["f", "u"])
