@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoreascent import datasets
 from scoreascent.datasets import AVAILABLE, FOLDER, REGISTRY, Dataset, DatasetError, load
 
 UCI = tuple(name for name in AVAILABLE if name != "diabetes")
@@ -34,7 +33,6 @@ def small(rows=10, columns=3, seed=0):
 
 
 def test_names():
-    assert datasets.names() == AVAILABLE
     assert AVAILABLE == (
         "yacht", "concrete", "airfoil", "energy", "wine", "boston", "sml", "gas", "diabetes",
     )  # fmt: skip

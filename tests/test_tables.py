@@ -1,6 +1,7 @@
 """Summaries, their text and the curves, on made-up runs with known answers."""
 
 import io
+import itertools
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -161,7 +162,7 @@ def test_unfinished_runs():
     shared = shared[list(zip(summary["method"], summary["n"]))]
     assert summary["bold"].tolist() == indistinct(shared).tolist()
     assert 0 < summary["bold"].sum() < 5
-    assert "12 to 20 splits" in tables.markdown(summary)
+    assert "Mean over 20 splits (airfoil, MSC, N = 10: 12) ±" in tables.markdown(summary)
 
 
 def test_a_run_with_nan_is_not_hidden():
@@ -209,6 +210,19 @@ def test_gas_has_a_line_of_medians():
     assert lines[3].startswith("| gas (median) | ")
     assert "[−0.09]" in lines[3]
     assert "e+" not in lines[3]
+
+
+def test_one_split_of_gas_has_no_line_of_medians():
+    text = tables.markdown(tables.summarise(runs(datasets=("gas",), splits=1), "table-bnn"))
+    assert "median" not in text
+
+
+def test_cells_with_fewer_splits_are_named():
+    table = runs(datasets=("yacht", "airfoil", "gas"))
+    few = (table["dataset"] == "gas") & (table["split"] > 0)
+    few |= (table["dataset"] == "airfoil") & (table["method"] == "jsa") & (table["split"] > 4)
+    text = tables.markdown(tables.summarise(table[~few], "table-bnn"))
+    assert "Mean over 20 splits (airfoil, JSA, N = 10: 5; gas: 1) ± half" in text
 
 
 def test_latex():
@@ -315,6 +329,20 @@ def test_one_bad_split_does_not_set_the_scale(value):
     assert ax.get_ylim() == pytest.approx(limits, abs=0.2 * (limits[1] - limits[0]))
     for line in drawn(ax).values():
         assert ax.get_ylim()[0] < line[-1, 1] < ax.get_ylim()[1]
+
+
+@pytest.mark.parametrize("seconds", [8.0, 240.0, 24_000.0])
+def test_labels_of_the_clock_do_not_collide(seconds):
+    table = runs(datasets=("wine",))
+    figure = curves.draw_curves(table, clock(table, seconds=seconds), "lpd")
+    figure.canvas.draw()
+    axis = figure.axes[1].xaxis
+    assert not any(label.get_text() for label in axis.get_minorticklabels())
+    low, high = figure.axes[1].get_xlim()
+    shown = [t for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
+    boxes = [tick.label1.get_window_extent() for tick in shown if tick.label1.get_text()]
+    assert boxes
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
 @pytest.mark.parametrize("splits", [1, 2])

@@ -150,12 +150,7 @@ REGISTRY: dict[str, Source] = {
         sha256="839c546b0b4ac02c2e6cbe5e5c92313cefa993446c9733e9b49477cc3f96e104",
     ),
 }
-AVAILABLE = tuple(REGISTRY)
-
-
-def names() -> tuple[str, ...]:
-    """The data sets that `load` knows, the paper's eight first."""
-    return AVAILABLE
+AVAILABLE = tuple(REGISTRY)  # what `load` knows, the paper's eight first
 
 
 class Split(NamedTuple):

@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scipy import stats
 
 from scoreascent.datasets import AVAILABLE
@@ -57,7 +58,7 @@ def draw_curves(table: pd.DataFrame, times: pd.DataFrame | None, value: str = "l
                 _curve(ax, run, x, value, _style(method, n), of)
             ax.set_ylim(*limits)
             if x == "seconds":
-                ax.set_xscale("log")
+                _log_seconds(ax)
             ax.set_xlabel("iteration" if x == "step" else "seconds per split")
             if place % COLUMNS == 0:
                 ax.set_ylabel(LABELS[value])
@@ -150,6 +151,14 @@ def _legend(figure: Figure, methods: list[tuple[str, int]]) -> None:
         handles, labels, loc="outside lower center", frameon=False,
         ncols=6 if figure.get_figwidth() > 8 else 3,
     )  # fmt: skip
+
+
+def _log_seconds(ax: Axes) -> None:
+    """Ticks at 1, 3, 10, 30 …: matplotlib's own labels run into each other within one decade."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _curve(

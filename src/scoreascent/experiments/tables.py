@@ -177,7 +177,7 @@ def _lines(summary: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
     for dataset in dict.fromkeys(summary["dataset"]):
         row = summary[summary["dataset"] == dataset].set_index(["method", "n"])
         yield dataset, row, "mean"
-        if dataset in OUTLIERS:
+        if dataset in OUTLIERS and row["splits"].max() > 2:  # of two, the median is the mean
             yield f"{dataset} (median)", row, "median"
 
 
@@ -186,15 +186,25 @@ def _label(method: str, n: int) -> str:
 
 
 def _note(summary: pd.DataFrame, brackets: bool = True) -> str:
-    splits = sorted(set(summary["splits"]))
-    over = f"{splits[0]}" if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
     note = (
-        f"Mean over {over} splits ± half of its 95 % bootstrap interval. Bold: cannot be told from "
-        "the best at 0.05 (Friedman, then Nemenyi)."
+        f"Mean over {_splits(summary)} ± half of its 95 % bootstrap interval. Bold: cannot be told "
+        "from the best at 0.05 (Friedman, then Nemenyi)."
     )
     if brackets and summary["published"].notna().any():
         note += " In brackets: published."
     return note
+
+
+def _splits(summary: pd.DataFrame) -> str:
+    """How many splits the cells have: the most common number, and what has another one."""
+    usual = int(summary["splits"].mode().max())
+    others = []
+    for (dataset, splits), part in summary.groupby(["dataset", "splits"], sort=False):
+        if splits != usual:
+            whole = len(part) == np.sum(summary["dataset"] == dataset)
+            methods = " and ".join(_label(*method) for method in _columns(part))
+            others.append(f"{dataset if whole else f'{dataset}, {methods}'}: {splits}")
+    return f"{usual} splits" + (f" ({'; '.join(others)})" if others else "")
 
 
 def _cell(
