@@ -102,7 +102,11 @@ class StudentT(Transported):
 
     def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         """Independent Student-t variables."""
-        return jax.random.t(key, jnp.asarray(self.df, self.loc.dtype), self.loc.shape)
+        # Bailey's polar method: a radius with P(r > x) = (1 + x²/ν)^(−ν/2) and an angle, as for
+        # normal variables, with no rejection
+        u, v = jax.random.uniform(key, (2, *self.loc.shape), self.loc.dtype)
+        radius = jnp.sqrt(self.df * jnp.expm1(-2 / self.df * jnp.log1p(-u)))
+        return radius * jnp.cos(2 * math.pi * v)
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
         """Loc + s ε."""
