@@ -109,7 +109,7 @@ MODELS: dict[str, Entry] = {
     ),
     "horseshoe": Entry(
         22,
-        "sparse coefficients, heavy-tailed scales, products of parameters",
+        "sparse coefficients: heavy-tailed scales, products of parameters, a slab",
         regressions.horseshoe,
         regressions.diabetes,
     ),

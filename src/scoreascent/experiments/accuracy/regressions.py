@@ -131,12 +131,17 @@ def iris() -> Arrays:
 
 
 def horseshoe(X: Any, y: Any) -> None:
-    """Sparse regression: β = τ λ z with half-Cauchy scales, non-centred."""
-    tau = numpyro.sample("tau", dist.HalfCauchy(0.5))
+    """Sparse regression, non-centred: β = scale · raw, the scales a horseshoe's with a slab of 1.
+
+    Without the slab, four chains of 100 000 draws of NUTS had an ESS of 3129 on these data: there
+    would be no reference.
+    """
+    tau = numpyro.sample("tau", dist.HalfNormal(0.3))
     lam = numpyro.sample("lam", dist.HalfCauchy(1).expand([X.shape[1]]).to_event(1))
     raw = numpyro.sample("raw", dist.Normal(0, 1).expand([X.shape[1]]).to_event(1))
     sigma = numpyro.sample("sigma", dist.HalfNormal(1))
-    numpyro.sample("y", dist.Normal(X @ (tau * lam * raw), sigma), obs=y)
+    scale = tau * lam / jnp.sqrt(1 + (tau * lam) ** 2)
+    numpyro.sample("y", dist.Normal(X @ (scale * raw), sigma), obs=y)
 
 
 def diabetes() -> Arrays:
