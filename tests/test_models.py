@@ -69,9 +69,10 @@ def test_network_density(hidden: tuple[int, ...]) -> None:
     ("name", "mutant"),
     [
         ("RATE", 1 / 6.0),  # a scale, not a rate
-        ("_affine", lambda h, w: h @ w[:-1] + w[-1]),
-        ("_affine", lambda h, w: (h @ w[1:] + w[0]) / np.sqrt(len(w))),  # the bias comes first
-        ("_affine", lambda h, w: jax.nn.relu(h @ w[:-1] + w[-1]) / np.sqrt(len(w))),  # erratum 8
+        ("_scaled", lambda w: w),
+        ("_affine", lambda w, h: (w[1:].T @ h + w[0]) / np.sqrt(len(w))),  # the bias comes first
+        ("_affine", lambda w, h: jax.nn.relu(w[:-1].T @ h + w[-1]) / np.sqrt(len(w))),  # erratum 8
+        ("_with_ones", lambda x: jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1).T),
     ],
 )
 def test_network_density_rejects(name: str, mutant: Any, monkeypatch: Any) -> None:
@@ -172,7 +173,7 @@ def test_prediction_with_one_hidden_layer() -> None:
 
 def no_product_term(m: Any, v: Any, weight: Any, variance: Any) -> Any:
     spread = v @ weight[:-1] ** 2 + m**2 @ variance[:-1] + variance[-1]
-    return bnn._affine(m, weight), spread / len(weight)
+    return bnn._affine(weight, m.T).T, spread / len(weight)
 
 
 @pytest.mark.parametrize(
