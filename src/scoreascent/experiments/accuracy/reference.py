@@ -179,11 +179,11 @@ def load(name: str, folder: Path | None = None) -> Reference:
         )
     head = dict(x[2:].split(": ", 1) for x in text.splitlines() if x.startswith("# "))
     return Reference(
-        mean=table["mean"].to_numpy(),
-        sd=table["sd"].to_numpy(),
-        quantiles=table[QUANTILES].to_numpy(),
+        mean=table["mean"].to_numpy(np.float64),
+        sd=table["sd"].to_numpy(np.float64),
+        quantiles=table[QUANTILES].to_numpy(np.float64),
         names=tuple(table["coordinate"]),
-        rhat=table["rhat"].to_numpy(),
-        ess=table["ess"].to_numpy(),
+        rhat=table["rhat"].to_numpy(np.float64),
+        ess=table["ess"].to_numpy(np.float64),
         log_density=float(head.get("log_density", "nan")),
     )
