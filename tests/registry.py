@@ -101,6 +101,11 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
     ),
 }
 
+# Their own step sizes, and a proposal that hardly learns: what a kernel learns from its chains
+# makes later steps depend on earlier ones, and is exact in the limit only (tests/test_hmc.py).
+_HMC = sa.HMC(step_size=0.4, length=1.0)
+_SLOW = sa.schedules.Decay(first=1e-3)
+
 # what moves the particles; a kernel stands here inside each combinator it can be used in
 MOVES: dict[str, Any] = {
     "imh": sa.Parallel(sa.IMH(), 1),
@@ -112,6 +117,12 @@ MOVES: dict[str, Any] = {
     "cis": sa.CIS(4),
     "cis-defensive": sa.CIS(4, sa.Defensive(alpha=0.7)),
     "select-cis": sa.Select(sa.CIS(4)),
+    "hmc": sa.Parallel(_HMC, 1),
+    "mala": sa.Parallel(sa.MALA(step_size=0.6), 1),
+    "cycle": sa.Parallel(sa.Cycle(sa.IMH(), _HMC), 4),
+    "sequential-cycle": sa.Sequential(sa.Cycle(sa.IMH(), _HMC), 4),
+    "adapted": sa.Parallel(sa.Adapted(sa.IMH(), rate=_SLOW), 4),
+    "adapted-cycle": sa.Parallel(sa.Adapted(sa.Cycle(sa.IMH(), _HMC), rank=2, rate=_SLOW), 4),
 }
 
 METHODS: dict[str, Any] = {
@@ -121,4 +132,6 @@ METHODS: dict[str, Any] = {
     "msc": sa.msc(4),
     "msc-rb": sa.msc_rb(4),
     "elbo": sa.elbo(4),
+    "pmcsa-hmc": sa.pmcsa(4, kernel=sa.Cycle(sa.IMH(), sa.HMC())),
+    "pmcsa-adapted": sa.pmcsa(4, kernel=sa.Adapted(sa.IMH())),
 }

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import scoreascent as sa
+from scoreascent.kernels.combinators import first_tuning
 
 Z_MAX = 5.0
 Z_MUTANT = 8.0
@@ -67,12 +68,15 @@ def places(moves: Any) -> int:
     return moves.n if isinstance(moves, sa.Parallel) else 1
 
 
-def stationary(moves: Any, z: Any, log_p: Any) -> sa.Particles:
+def stationary(moves: Any, z: Any, log_p: Any, q: Any = None) -> sa.Particles:
     """An η ~ Π for `moves`, given as many exact and independent draws of π as it has `places`.
 
     The pairs of a Rao–Blackwellised `Parallel` have no weight on the half that was proposed. Moves
     with one chain get its state in all their places; for `CIS` the first has all the weight.
+    Kernels that learn begin with what they know at q, the standard Gaussian if there is none.
     """
+    q = sa.MeanField.standard(z.shape[-1], dtype=z.dtype) if q is None else q
+    tuning = first_tuning(moves.kernel, q) if hasattr(moves, "kernel") else None
     n = getattr(moves, "n", 1)
     if isinstance(moves, sa.Parallel) and moves.rao_blackwell:
         z, log_p = jnp.concatenate([jnp.zeros_like(z), z]), jnp.concatenate([log_p, log_p])
@@ -81,4 +85,4 @@ def stationary(moves: Any, z: Any, log_p: Any) -> sa.Particles:
         z, log_p = jnp.repeat(z, n, 0), jnp.repeat(log_p, n, 0)
     if isinstance(moves, sa.CIS):
         return sa.Particles(z, log_p, jnp.zeros(n, z.dtype).at[0].set(1))
-    return sa.Particles(z, log_p, jnp.full(n, 1 / n, z.dtype))
+    return sa.Particles(z, log_p, jnp.full(n, 1 / n, z.dtype), tuning)

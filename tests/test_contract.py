@@ -458,7 +458,7 @@ def test_mean_field_takes_whole_numbers() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_settings_are_values(config: Any) -> None:
-    twin = eval(repr(config), dict(vars(sa)))
+    twin = eval(repr(config), vars(sa) | vars(sa.schedules))
     assert twin == config
     assert hash(twin) == hash(config)
     assert repr(twin) == repr(config)

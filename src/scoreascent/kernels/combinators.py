@@ -178,7 +178,7 @@ class Select(Config):
 
     def _one(self, key: PRNGKeyArray, particles: Particles) -> Particles:
         point = pick(key, particles)
-        return _equal(Point(point.z[None], point.log_p[None]))
+        return _equal(Point(point.z[None], point.log_p[None]), particles.tuning)
 
 
 def _equal(points: Point, tuning: Any = None) -> Particles:

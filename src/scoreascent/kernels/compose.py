@@ -97,6 +97,10 @@ class Adapted(Config, Adaptive):
         check_kernel(self.kernel)
         if self.rank is not None:
             object.__setattr__(self, "rank", check_count("rank", self.rank, 1))
+        if not callable(self.rate):
+            raise ValueError(
+                f"rate must be a function of the step count such as Decay(), got {self.rate!r}"
+            )
 
     def first_tuning(self, q: Family) -> Learnt:
         """The Gaussian with q's means and standard deviations."""

@@ -27,11 +27,23 @@ JITTER = 0.4  # a step is between 1 − JITTER and 1 times the step size, else o
 
 
 class StepSize(NamedTuple):
-    """A learnt step size, how many steps taught it, and the gradients a chain took meanwhile."""
+    """A learnt step size, how many steps taught it, and the gradients of a chain meanwhile.
+
+    Of the transitions of one step, such as those of `Sequential`, one is counted.
+    """
 
     log: Float[Array, ""]
     taken: Int[Array, ""]
     gradients: Int[Array, ""]
+
+
+class Flight(NamedTuple):
+    """The end of a trajectory, and how many densities on the way there were NaN or +∞."""
+
+    z: Float[Array, " d"]
+    momentum: Float[Array, " k"]
+    log_p: Float[Array, ""]
+    invalid: Int[Array, ""]
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,10 +70,13 @@ class HMC(Config, Adaptive):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", check_count("max_steps", self.max_steps, 1))
-        for name in ("length", "step_size"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        if not 0 < (self.length or 0) < float("inf"):
+            raise ValueError(f"length must be positive and finite, got {self.length!r}")
+        if self.step_size is not None and not 0 < self.step_size < float("inf"):
+            raise ValueError(
+                f"step_size must be positive and finite, or None to learn it, got "
+                f"{self.step_size!r}"
+            )
         if not 0 < self.acceptance < 1:
             raise ValueError(
                 f"acceptance must lie strictly between 0 and 1, got {self.acceptance!r}"
@@ -96,41 +111,66 @@ class HMC(Config, Adaptive):
     ) -> tuple[Point, Info, Any]:
         """One trajectory, accepted or not."""
         dtype = point.z.dtype
-        fixed = jnp.asarray(0.0 if self.step_size is None else self.step_size, dtype)
-        size = fixed if tuning is None else jnp.exp(tuning.log).astype(dtype)
+        size = self._size(q, tuning).astype(dtype)
         count = self._leaps(size)
         key_noise, key_jitter, key_accept = jax.random.split(key, 3)
         size = size * (1 - JITTER * jax.random.uniform(key_jitter, dtype=dtype))
         momentum = materialise(_base_normal(key_noise, q))
+        end = self._fly(target, q, point.z, momentum, size, count)
+        log_p = end.log_p.astype(point.log_p.dtype)
+        energy = (self._kinetic(momentum) - self._kinetic(end.momentum)).astype(log_p.dtype)
+        probability = metropolis_probability(log_p - point.log_p + energy)
+        probability = jnp.where(jnp.all(jnp.isfinite(end.z)), probability, 0.0)
+        moved = accept(key_accept, probability, Point(end.z, log_p), point)
+        return moved, Info(probability, end.invalid), probability
 
-        origin = jnp.zeros_like(momentum)
+    def _size(self, q: Family, tuning: StepSize | None) -> Float[Array, ""]:
+        """The step size of today, before jitter."""
+        if self.step_size is not None:
+            return jnp.asarray(self.step_size, q.mean.dtype)
+        learnt = self.first_tuning(q) if tuning is None else tuning
+        assert learnt is not None
+        return jnp.exp(learnt.log)
+
+    def _maps(self, q: Family) -> tuple[Any, Any]:
+        """L and Lᵀ of q's affine map, as functions."""
+        base = jax.eval_shape(q.noise, jax.random.key(0))
+        origin = jnp.zeros(base.shape, base.dtype)
         centre, forwards = jax.linearize(jax.lax.stop_gradient(q).transport, origin)
         backwards = jax.linear_transpose(forwards, origin)
+        return forwards, lambda gradient: backwards(gradient.astype(centre.dtype))[0]
+
+    def _fly(
+        self,
+        target: Target,
+        q: Family,
+        z: Float[Array, " d"],
+        momentum: Float[Array, " k"],
+        size: Float[Array, ""],
+        count: Int[Array, ""],
+    ) -> Flight:
+        """Leapfrog steps: half a kick, then drift and whole kicks, of which the last is halved."""
+        forwards, backwards = self._maps(q)
         value_and_grad = jax.value_and_grad(target.log_prob)
 
-        def kick(p: Array, gradient: Array, by: Any) -> Array:
-            return p + by * size * backwards(gradient.astype(centre.dtype))[0]
-
         def leap(_: Any, carry: Any) -> Any:
-            z, p, _, _ = carry
+            z, p, _, _, invalid = carry
             z = z + size * forwards(p)
             log_p, gradient = value_and_grad(z)
-            return z, kick(p, gradient, 1.0), log_p, gradient
+            bad = jnp.isnan(log_p) | (log_p == jnp.inf)
+            # where the trajectory itself ran away, the density was not asked at a point of ℝᵈ
+            invalid = invalid + (bad & jnp.all(jnp.isfinite(z)))
+            return z, p + size * backwards(gradient), log_p, gradient, invalid
 
-        log_p, gradient = value_and_grad(point.z)
-        start = (point.z, kick(momentum, gradient, 0.5), log_p, gradient)
-        z, p, log_p, gradient = jax.lax.fori_loop(0, count, leap, start)
-        p = kick(p, gradient, -0.5)  # the last kick was a whole one
+        log_p, gradient = value_and_grad(z)
+        p = momentum + 0.5 * size * backwards(gradient)
+        start = (z, p, log_p, gradient, jnp.int32(0))
+        z, p, log_p, gradient, invalid = jax.lax.fori_loop(0, count, leap, start)
+        log_p = jnp.where(jnp.isnan(log_p) | (log_p == jnp.inf), -jnp.inf, log_p)
+        return Flight(z, p - 0.5 * size * backwards(gradient), log_p, invalid)
 
-        bad = jnp.isnan(log_p) | (log_p == jnp.inf)
-        log_p = jnp.where(bad, -jnp.inf, log_p).astype(point.log_p.dtype)
-        energy = 0.5 * (jnp.sum(momentum**2) - jnp.sum(p**2))
-        probability = metropolis_probability(log_p - point.log_p + energy.astype(log_p.dtype))
-        probability = jnp.where(jnp.all(jnp.isfinite(z)), probability, 0.0)
-        moved = accept(key_accept, probability, Point(z, log_p), point)
-        # where the trajectory itself ran away, the density was not asked at a point of ℝᵈ
-        invalid = (bad & jnp.all(jnp.isfinite(z))).astype(jnp.int32)
-        return moved, Info(probability, invalid), probability
+    def _kinetic(self, p: Float[Array, " k"]) -> Float[Array, ""]:
+        return 0.5 * jnp.sum(p**2)
 
 
 @dataclass(frozen=True, repr=False)

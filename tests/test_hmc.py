@@ -1,0 +1,422 @@
+"""Gradient moves in closed form, kernels made of kernels, and what all of them learn as they run.
+
+tests/test_invariance.py has the kernels with settings of their own. What is learnt makes a step
+depend on earlier ones, so it is exact in the limit only: the tests here look at where the learning
+goes, that it stops, and at the moments of long runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import polygamma
+
+import scoreascent as sa
+from scoreascent._structs import x64
+from scoreascent.kernels import hmc
+from scoreascent.kernels.combinators import first_tuning, step
+from tests.registry import FAMILIES, TARGETS
+from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
+
+# -- trajectories --------------------------------------------------------------------------------
+
+
+def fly(kernel: sa.HMC, target: sa.Target, q: Any, z: Any, p: Any, size: float, count: int) -> Any:
+    return quick_jit(lambda z, p: kernel._fly(target, q, z, p, size, jnp.int32(count)))(z, p)
+
+
+@functools.partial(quick_jit, static_argnums=0)
+def moved(kernel: Any, key: Any, target: sa.Target, q: Any, point: Any) -> Any:
+    return kernel.step(key, target, q, point)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_leapfrog_on_a_quadratic_is_a_matrix_power(count: int) -> None:
+    """On N(0, 1/k) a leapfrog step is a linear map of (z, p), so a trajectory is its power."""
+    k, size, sd = 2.5, 0.3, 1.7
+    drift, kick = np.array([[1, size * sd], [0, 1]]), np.array([[1, 0], [-size * sd * k / 2, 1]])
+    z, p = np.linalg.matrix_power(kick @ drift @ kick, count) @ [0.7, -1.1]
+    with x64():
+        target = sa.Target(lambda z: -0.5 * k * jnp.sum(z**2), dim=1)
+        q = sa.MeanField.from_moments(np.array([9.0]), np.array([sd]))  # its mean is of no account
+        end = fly(sa.HMC(), target, q, jnp.array([0.7]), jnp.array([-1.1]), size, count)
+        np.testing.assert_allclose([end.z[0], end.momentum[0]], [z, p], rtol=1e-10)
+        np.testing.assert_allclose(end.log_p, -0.5 * k * z**2, rtol=1e-10)
+        back = fly(sa.HMC(), target, q, end.z, -end.momentum, size, count)
+        np.testing.assert_allclose([back.z[0], -back.momentum[0]], [0.7, -1.1], rtol=1e-10)
+
+
+class NotTransposed(sa.HMC):
+    """Kicks by L where it should be Lᵀ."""
+
+    def _maps(self, q: Any) -> Any:
+        forwards, _ = super()._maps(q)
+        return forwards, forwards
+
+
+def deviation(kernel: sa.HMC, family: str) -> float:
+    """How far a step in z is from one in x, z = T(x), where q is standard and noise the same."""
+    with x64():
+        known = TARGETS["skewed-5d"]
+        q = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), FAMILIES[family](5))
+        noise = jax.eval_shape(q.noise, jax.random.key(0)).shape[0]  # d + r for a low-rank q
+        white = sa.Target(lambda x: known.log_density(q.transport(x)), dim=noise)
+        x = jnp.linspace(-0.3, 0.4, noise)
+        z, standard = q.transport(x), sa.MeanField.standard(noise, dtype=jnp.float64)
+
+        def both(key: Any) -> Any:
+            one = kernel.step(key, known.target, q, sa.Point(z, known.log_density(z)))
+            two = sa.HMC.step(kernel, key, white, standard, sa.Point(x, white.log_prob(x)))
+            return one, two
+
+        keys = jax.random.split(jax.random.key(3), 8)
+        (here, info), (there, info_white) = quick_jit(jax.vmap(both))(keys)
+        assert np.ptp(np.asarray(here.z), 0).max() > 0.1  # they moved
+        return float(
+            jnp.max(jnp.abs(here.z - jax.vmap(q.transport)(there.z)))
+            + jnp.max(jnp.abs(info.acceptance - info_white.acceptance))
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_preconditioning_is_running_where_q_is_standard(family: str) -> None:
+    assert deviation(sa.HMC(step_size=0.5, length=1.2), family) < 1e-9
+
+
+def test_a_forgotten_transpose_is_not() -> None:
+    assert deviation(sa.HMC(step_size=0.3, length=0.6), "full-rank") < 1e-9
+    end = NotTransposed(step_size=0.3, length=0.6)
+    with x64():
+        q = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), FAMILIES["full-rank"](5))
+        target = TARGETS["skewed-5d"].target
+        z, p = jnp.linspace(-0.3, 0.4, 5), jnp.linspace(1.0, -0.5, 5)
+        right = fly(sa.HMC(), target, q, z, p, 0.3, 2)
+        wrong = fly(end, target, q, z, p, 0.3, 2)
+    assert np.abs(right.z - wrong.z).max() > 1e-2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_energy_is_kept_as_steps_get_small(family: str) -> None:
+    """Its error is of second order: a tenth of the step, a hundredth of the error."""
+    with x64():
+        q = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), FAMILIES[family](5))
+        known, kernel = TARGETS["skewed-5d"], sa.HMC()
+        p = jnp.linspace(1.0, -0.5, jax.eval_shape(q.noise, jax.random.key(0)).shape[0])
+        z = jnp.linspace(-0.3, 0.4, 5)
+
+        def error(size: float) -> float:
+            end = fly(kernel, known.target, q, z, p, size, round(0.8 / size))
+            before = known.log_density(z) - kernel._kinetic(p)
+            return abs(float(end.log_p - kernel._kinetic(end.momentum) - before))
+
+        assert 1e-8 < error(0.01) < 0.03 * error(0.1)
+
+
+def test_mala_is_one_step_of_hmc() -> None:
+    q, point = sa.MeanField.standard(2), sa.Point(jnp.ones(2), jnp.float32(-1.0))
+    target, key = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2), jax.random.key(0)
+    mala = moved(sa.MALA(step_size=0.6), key, target, q, point)
+    one = moved(sa.HMC(step_size=0.6, length=0.6), key, target, q, point)
+    for a, b in zip(jax.tree.leaves(mala), jax.tree.leaves(one)):
+        np.testing.assert_array_equal(a, b)
+    assert sa.HMC(length=100.0, step_size=0.1)._leaps(jnp.float32(0.1)) == 24
+    assert sa.HMC(length=1.0, step_size=0.4)._leaps(jnp.float32(0.4)) == 3
+    assert sa.MALA()._leaps(jnp.float32(1e-9)) == 1
+
+
+def with_wall(at: float, value: float) -> sa.Target:
+    def log_density(z: Any) -> Any:
+        return jnp.where(z[0] > at, value, -0.5 * jnp.sum(z**2))
+
+    return sa.Target(log_density, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "counted"), [(np.nan, True), (np.inf, True), (-np.inf, False)], ids=str
+)
+def test_walls_are_not_entered(value: float, counted: bool) -> None:
+    """Trajectories may pass through, and what they meet there is counted if it is not a number."""
+    kernel, q = sa.HMC(step_size=0.3, length=1.5), sa.MeanField.standard(1)
+    target, start = with_wall(0.1, value), sa.Point(jnp.zeros(1), jnp.float32(0))
+    steps = quick_jit(jax.vmap(lambda key: kernel.step(key, target, q, start)))
+    end, info = steps(jax.random.split(jax.random.key(0), 200))
+    assert np.all(end.z <= 0.1)
+    assert np.all(np.isfinite(end.log_p))
+    assert np.mean(np.asarray(info.acceptance) > 0.5) > 0.2
+    assert bool(np.any(info.invalid)) == counted
+    assert np.max(info.invalid) > 1 or not counted  # several on one path
+
+
+def test_a_gradient_that_is_nan_keeps_the_chain_where_it_is() -> None:
+    target = sa.Target(lambda z: -0.5 * jnp.sum(z**2) + 0 * jnp.sum(jnp.sqrt(z)), dim=1)
+    start = sa.Point(jnp.zeros(1), jnp.float32(0))
+    q = sa.MeanField.standard(1)
+    end, info = moved(sa.HMC(step_size=0.3), jax.random.key(0), target, q, start)
+    assert end.z[0] == 0
+    assert info.acceptance == 0
+    assert info.invalid == 0  # nothing was asked where it is not defined
+
+
+# -- kernels made of kernels ---------------------------------------------------------------------
+
+
+def test_a_cycle_is_one_after_the_other() -> None:
+    known, q, key = TARGETS["skewed-5d"], FAMILIES["full-rank"](5), jax.random.key(5)
+    first, second = sa.IMH(), sa.HMC(step_size=0.4)
+    point = sa.Point(jnp.zeros(5), known.log_density(jnp.zeros(5)))
+    keys = jax.random.split(key)
+    between, one = moved(first, keys[0], known.target, q, point)
+    end, two = moved(second, keys[1], known.target, q, between)
+    both, info = moved(sa.Cycle(first, second), key, known.target, q, point)
+    np.testing.assert_allclose(both.z, end.z, rtol=1e-5, atol=1e-6)
+    expected = 1 - (1 - one.acceptance) * (1 - two.acceptance)
+    np.testing.assert_allclose(info.acceptance, expected, rtol=1e-5)
+
+
+def test_adapted_uses_what_it_learnt() -> None:
+    """The kernel it holds, at its own proposal; which begins at q's moments."""
+    known, q, key = TARGETS["skewed-5d"], FAMILIES["full-rank"](5), jax.random.key(5)
+    point = sa.Point(jnp.zeros(5), known.log_density(jnp.zeros(5)))
+    for rank in (None, 2, 50):
+        kernel = sa.Adapted(sa.IMH(), rank=rank)
+        tuning = kernel.first_tuning(q)
+        np.testing.assert_allclose(tuning.proposal.mean, q.mean, rtol=1e-5)
+        np.testing.assert_allclose(tuning.proposal.sd, q.sd, rtol=1e-5)
+        there = tuning._replace(proposal=FAMILIES["low-rank" if rank else "full-rank"](5))
+        end, *_ = quick_jit(kernel.tuned_step)(key, known.target, q, point, there)
+        same, _ = moved(sa.IMH(), key, known.target, there.proposal, point)
+        np.testing.assert_array_equal(end.z, same.z)
+
+
+def test_adapted_follows_the_chains() -> None:
+    """By `match` with its rate; and stays where it is when that is not finite."""
+    kernel = sa.Adapted(sa.Cycle(sa.IMH(), sa.HMC()), rate=sa.schedules.Decay(first=0.5))
+    tuning = kernel.first_tuning(sa.MeanField.standard(2))
+    z = jnp.array([[1.0, 2.0], [-1.0, 0.5], [0.3, 0.0]])
+    points, seen = sa.Point(z, jnp.zeros(3)), (None, jnp.float32(0.4))
+    retune = quick_jit(kernel.retune)
+    after = retune(tuning, seen, points)
+    expected = quick_jit(tuning.proposal.match)(z, jnp.full(3, 1 / 3), 0.5)
+    np.testing.assert_allclose(after.proposal.cov, expected.cov, rtol=1e-6)
+    assert int(after.taken) == 1
+    assert after.tuning[0] is None
+    np.testing.assert_allclose(after.tuning[1].log - tuning.tuning[1].log, 0.4 - 0.9, rtol=1e-5)
+    stuck = retune(tuning, seen, points._replace(z=z.at[0, 0].set(jnp.inf)))
+    np.testing.assert_array_equal(stuck.proposal.cov, tuning.proposal.cov)
+
+
+def test_select_keeps_what_the_chain_has_learnt() -> None:
+    moves = sa.Select(sa.Sequential(sa.HMC(), 3))
+    known, q, key = TARGETS["gaussian-5d"], sa.MeanField.standard(5), jax.random.key(0)
+    eta = quick_jit(moves.init)(key, known.target, q)
+    after, info = quick_jit(moves.step)(key, known.target, q, eta)
+    assert int(after.tuning.taken) == 1
+    assert float(info.acceptance) > 0.5
+    assert np.max(np.abs(after.z - eta.z)) > 1e-3
+    assert jax.tree.structure(after) == jax.tree.structure(eta)
+
+
+# -- what is learnt ------------------------------------------------------------------------------
+
+
+@functools.partial(quick_jit, static_argnames=("moves", "target", "steps"))
+def history(moves: Any, target: sa.Target, q: Any, key: Any, steps: int) -> Any:
+    """The η and the acceptance after each step, from draws of q."""
+
+    def once(eta: Any, key: Any) -> Any:
+        eta, info = moves.step(key, target, q, eta)
+        return eta, (eta, info.acceptance)
+
+    first, *keys = jax.random.split(key, steps + 1)
+    return jax.lax.scan(once, moves.init(first, target, q), jnp.stack(keys))[1]
+
+
+STEPS = 1500
+
+
+@functools.cache
+def learnt(kernel: Any, rate_of: str = "gaussian-5d") -> Any:
+    etas, acceptance = history(
+        sa.Parallel(kernel, 16), TARGETS[rate_of].target, FAMILIES["mean-field"](5),
+        jax.random.key(2), STEPS,
+    )  # fmt: skip
+    return np.asarray(etas.tuning.log, np.float64), np.asarray(acceptance, np.float64)
+
+
+class Constant(sa.HMC):
+    """Never stops learning."""
+
+    def retune(self, tuning: Any, seen: Any, points: Any) -> Any:
+        after = super().retune(tuning, seen, points)
+        return after._replace(log=tuning.log + 0.5 * (seen - self.acceptance))
+
+
+def late_moves(log: np.ndarray) -> float:
+    """The spread of the increments, t^0.6 times, late over early: one if they vanish as t^−0.6."""
+    scaled = np.diff(log) * np.arange(2, len(log) + 1) ** 0.6
+    return float(np.std(scaled[-500:]) / np.std(scaled[100:600]))
+
+
+@pytest.mark.parametrize(
+    "kernel", [sa.HMC(), sa.HMC(acceptance=0.7), sa.MALA(), sa.MALA(acceptance=0.8)], ids=repr
+)
+def test_the_step_size_is_learnt_and_stops_moving(kernel: Any) -> None:
+    log, acceptance = learnt(kernel)
+    late = acceptance[-1000:].reshape(-1, 20).mean(1)  # batches; chains forget sooner than that
+    assert z_score(late, kernel.acceptance) < Z_MAX
+    assert abs(late.mean() - kernel.acceptance) < 0.02
+    bound = np.arange(2, STEPS + 1) ** -0.6 * max(kernel.acceptance, 1 - kernel.acceptance)
+    assert np.all(np.abs(np.diff(log)) <= bound + 1e-6)
+    assert 0.7 < late_moves(log) < 1.4
+    assert np.ptp(log[-500:]) < 0.1
+
+
+def test_a_step_size_that_never_stops_is_seen() -> None:
+    log, _ = learnt(Constant())
+    assert late_moves(log) > 1.8
+    assert np.ptp(log[-500:]) > 0.1
+
+
+def test_the_step_size_learnt_from_a_wrong_rate_is_seen() -> None:
+    """The z-test above tells 0.9 from what a target of 0.85 leads to."""
+    _, acceptance = learnt(sa.HMC(acceptance=0.85))
+    assert z_score(acceptance[-1000:].reshape(-1, 20).mean(1), 0.9) > Z_MUTANT
+
+
+# -- long runs while learning --------------------------------------------------------------------
+
+
+class FollowsTheChain(sa.HMC):
+    """A step size that depends on where the chains are, for ever."""
+
+    def retune(self, tuning: Any, seen: Any, points: Any) -> Any:
+        low = jnp.mean(points.z[:, 0]) < 0.4
+        return tuning._replace(log=jnp.where(low, jnp.log(1e-3), jnp.log(0.8)))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate that does not go to zero."""
+
+    value: float
+
+    def __call__(self, count: Any) -> Any:
+        return self.value
+
+
+REPLICAS, BURN_IN, LENGTH = 200, 150, 250
+
+
+@functools.partial(quick_jit, static_argnames=("moves", "target"))
+def long_runs(moves: Any, target: sa.Target, q: Any, keys: Any) -> Any:
+    """Averages over a long run of the first two moments of its coordinates, run by run."""
+
+    def run(key: Any) -> Any:
+        def once(carry: Any, key: Any) -> Any:
+            eta, total, t = carry
+            eta, _ = moves.step(key, target, q, eta)
+            now = jnp.mean(jnp.concatenate([eta.z, eta.z**2], 1), 0)
+            return (eta, total + jnp.where(t >= BURN_IN, now, 0.0), t + 1), None
+
+        key_init, key_run = jax.random.split(key)
+        eta = moves.init(key_init, target, q)
+        carry = (eta, jnp.zeros(2 * target.dim), 0)
+        keys = jax.random.split(key_run, BURN_IN + LENGTH)
+        return jax.lax.scan(once, carry, keys)[0][1] / LENGTH
+
+    return jax.vmap(run)(keys)
+
+
+def long_run_bias(kernel: Any, n: int) -> float:
+    """z of the long-run moments of independent log Gamma(2) variables: ψ(2) and ψ′(2)."""
+    known = TARGETS["skewed-5d"]
+    mean = float(polygamma(0, 2))
+    expected = np.repeat([mean, float(polygamma(1, 2)) + mean**2], 5)
+    keys = jax.random.split(jax.random.key(11), REPLICAS)
+    q = FAMILIES["mean-field"](5)
+    return z_score(long_runs(sa.Parallel(kernel, n), known.target, q, keys), expected)
+
+
+# A proposal that learns from n chains leans towards where they have just been, by about γ_t/n: a
+# fast rate lets a run of this length be exact to its own error.
+FAST = sa.schedules.Decay(power=1.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n"),
+    [
+        (sa.HMC(), 4),
+        (sa.MALA(), 4),
+        (sa.Adapted(sa.Cycle(sa.IMH(), sa.HMC()), rate=FAST), 8),
+    ],
+    ids=str,
+)
+def test_long_runs_have_the_right_moments_while_learning(kernel: Any, n: int) -> None:
+    assert long_run_bias(kernel, n) < Z_MAX
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [FollowsTheChain(), sa.Adapted(sa.Cycle(sa.IMH(), sa.HMC()), rate=Rate(0.5))],
+    ids=["step size", "proposal"],
+)
+def test_learning_that_does_not_vanish_is_rejected(kernel: Any) -> None:
+    assert long_run_bias(kernel, 2) > Z_MUTANT
+
+
+def test_gradients_are_counted() -> None:
+    """One at the start and one for each leap, of a transition."""
+    tuning = hmc.StepSize(jnp.log(jnp.float32(0.5)), jnp.int32(3), jnp.int32(10))
+    after = sa.HMC(length=1.4).retune(tuning, jnp.float32(0.9), sa.Point(jnp.ones((1, 1)), None))
+    assert int(after.gradients) == 10 + 1 + 3
+    assert sa.HMC(step_size=0.1).retune(None, None, None) is None
+
+
+# -- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: sa.HMC(length=0.0), "length must be positive and finite, got 0.0"),
+        (lambda: sa.HMC(length=None), "length must be positive and finite, got None"),
+        (lambda: sa.HMC(step_size=-1.0), "step_size must be positive .* got -1.0"),
+        (lambda: sa.HMC(step_size=np.inf), "step_size must be positive .* got inf"),
+        (lambda: sa.HMC(acceptance=1.0), "acceptance must lie strictly .* got 1.0"),
+        (lambda: sa.HMC(max_steps=0), "max_steps must be an integer ≥ 1, got 0"),
+        (lambda: sa.MALA(max_steps=2), "MALA takes one step, got max_steps=2; use HMC"),
+        (lambda: sa.Cycle(), "Cycle needs at least one kernel"),
+        (lambda: sa.Cycle(sa.IMH(), sa.HMC), "kernel must be a kernel such as IMH()"),
+        (lambda: sa.Adapted(3), "kernel must be a kernel such as IMH"),
+        (lambda: sa.Adapted(sa.IMH(), rank=0), "rank must be an integer ≥ 1, got 0"),
+        (lambda: sa.Adapted(sa.IMH(), rate=0.1), "rate must be a function .* got 0.1"),
+    ],
+)
+def test_bad_settings_are_refused(make: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    "kernel", [sa.HMC(), sa.MALA(), sa.Cycle(sa.IMH(), sa.HMC()), sa.Adapted(sa.IMH())], ids=repr
+)
+def test_rao_blackwell_needs_a_metropolis_kernel(kernel: Any) -> None:
+    with pytest.raises(ValueError, match=r"rao_blackwell needs a kernel that proposes and accepts"):
+        sa.pmcsa(4, kernel=kernel, rao_blackwell=True)
+
+
+def test_kernels_that_learn_nothing_have_no_tuning() -> None:
+    q = sa.MeanField.standard(2)
+    assert first_tuning(sa.IMH(), q) is None
+    assert first_tuning(sa.HMC(step_size=0.1), q) is None
+    tuning = first_tuning(sa.Cycle(sa.IMH(), sa.HMC()), q)
+    np.testing.assert_allclose(np.exp(tuning[1].log), 2**-0.25, rtol=1e-6)
+    target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    point = sa.Point(jnp.ones(2), jnp.float32(-1.0))
+    assert step(sa.IMH(), jax.random.key(0), target, q, point, None)[2] is None
