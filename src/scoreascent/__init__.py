@@ -14,7 +14,7 @@ from scoreascent.families import (
     StudentT,
     kl,
 )
-from scoreascent.fit import DivergenceError, fit
+from scoreascent.fit import fit
 from scoreascent.kernels import (
     CIS,
     HMC,
@@ -43,7 +43,7 @@ from scoreascent.methods import (
     msc_rb,
     pmcsa,
 )
-from scoreascent.result import Result
+from scoreascent.result import DivergenceError, Result
 from scoreascent.starts import Start, laplace
 from scoreascent.stopping import Converged
 from scoreascent.target import Model, Param, Target

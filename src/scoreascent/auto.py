@@ -7,8 +7,9 @@
    `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
 6. Stop: when averaged means and log sds are known to 0.02 posterior sds.
-7. Verdict: `diagnose()`. If it is not good and the kernel was `IMH()`, the fit goes on from there
-   with `Cycle(IMH(), HMC())`, and the verdict on that is final.
+7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
+   posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
+   If it is not good and more steps may help, it goes on: three stages at most.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import numpy as np
 from rich.console import Console
 
 from scoreascent._random import as_key
-from scoreascent.diagnostics.verdict import GOOD
+from scoreascent.diagnostics.verdict import GOOD, GROWTH_MAX, sd_growth
 from scoreascent.families import Family, LowRank
 from scoreascent.kernels import HMC, IMH, Cycle, Kernel
 from scoreascent.methods import pmcsa
-from scoreascent.result import Result
+from scoreascent.result import DivergenceError, Result
 from scoreascent.schedules import Decay
 from scoreascent.starts import Start, laplace
 from scoreascent.stopping import Converged
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 
 CHAINS_MIN, CHAINS_MAX = 128, 512
 ACCEPTED_MIN = 0.3  # acceptance of proposals from the start that lets IMH do alone
-STEPS = 5000  # most iterations of a stage
+WORTH_MIN = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
+STEPS, STAGES = 3000, 3  # most iterations of a stage, and stages
 BOTH = Cycle(IMH(), HMC())
 RULE = Converged(tolerance=0.03, every=20)
+LONGER_RULE = Converged(tolerance=0.03, every=20, windows=16)  # where a first look did not do
 
 
 def fit_automatically(
@@ -66,7 +69,7 @@ def fit_automatically(
         decisions.append(text)
         console.print(f"auto: {text}")
 
-    key_start, key_fit, key_again, key_judge = jax.random.split(as_key(key), 4)
+    key_start, key_fit, key_judge = jax.random.split(as_key(key), 3)
     start = _start(target, q0, key_start, decide)
     q = start.q if isinstance(start, Start) else start
     n = _chains(q)
@@ -89,25 +92,53 @@ def fit_automatically(
         "progress": progress,
         **others,
     }
-    result = fit(target, pmcsa(n, kernel), q0=start, key=key_fit, checkpoint=checkpoint, **settings)
-    spent = _evaluations(start, result)
-    diagnosis = result.diagnose(key_judge)
-    decide(f"{result.made.get('stop', result.status)}; verdict: {diagnosis.verdict}")
-    stopped = result.status in ("interrupted", "stopped")
-    if diagnosis.verdict != GOOD and kernel != BOTH and not stopped:
-        decide(f"kernel: {BOTH!r}, because {diagnosis.reason}")
-        goes_on = Start(
-            result.q, result.state.eta.z, start.elbo, start.kept, start.agree, (0, 0)
-        ) if isinstance(start, Start) else result.q  # fmt: skip
-        result = fit(
-            target, pmcsa(n, BOTH), q0=goes_on, key=key_again, checkpoint=_second(checkpoint),
-            **settings,
+    stage = 0
+    spent = start.evaluations if isinstance(start, Start) else (0, 0)
+    while True:
+        stage += 1
+        result = _fit(
+            fit, target, pmcsa(n, kernel), q0=start, key=jax.random.fold_in(key_fit, stage),
+            checkpoint=_stage_path(checkpoint, stage), **settings,
         )  # fmt: skip
-        again = _evaluations(goes_on, result)
-        spent = spent[0] + again[0], spent[1] + again[1]
-        diagnosis = result.diagnose(key_judge)
+        spent = _add(spent, _evaluations(result))
+        diagnosis = result.diagnose(jax.random.fold_in(key_judge, stage))
         decide(f"{result.made.get('stop', result.status)}; verdict: {diagnosis.verdict}")
+        if result.status in ("interrupted", "stopped") or stage == STAGES:
+            break
+        if kernel != BOTH and (
+            diagnosis.verdict != GOOD or diagnosis.ess < WORTH_MIN * diagnosis.draws
+        ):
+            kernel = BOTH
+        elif diagnosis.verdict == GOOD or diagnosis.final:
+            break
+        decide(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
+        start = _from_here(result, start)
+        if settings["stop"] is RULE:
+            settings["stop"] = LONGER_RULE
     return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=spent)
+
+
+def _fit(fit: Callable[..., Result], target: Target, method: Any, **settings: Any) -> Result:
+    """`fit`, with a divergence named by its most likely cause."""
+    try:
+        return fit(target, method, **settings)
+    except DivergenceError as error:
+        growth = sd_growth(error.result)
+        if not growth > GROWTH_MAX:
+            raise
+        raise DivergenceError(
+            f"q has grown by a factor of {growth:.0e}: log_density is constant, or the posterior "
+            "improper; give it proper priors",
+            error.result,
+        ) from None
+
+
+def _from_here(result: Result, start: Any) -> Any:
+    """Where the next stage begins: at the fitted q, with the chains where they are."""
+    if not isinstance(start, Start):
+        start = Start(result.q, (), (0.0,), 1, True, (0, 0))
+    before = start.q if start.before is None else start.before
+    return replace(start, q=result.q, z=result.state.eta.z, before=before)
 
 
 def _start(
@@ -160,19 +191,22 @@ def _acceptance(target: Target, start: Start) -> float:
     return float(np.sum(here[:, None] * accept) / (here.sum() * len(log_w)))
 
 
-def _evaluations(start: Any, result: Result) -> tuple[int, int]:
-    """Densities and gradients of the target: the start's and the chains'."""
-    densities, gradients = start.evaluations if isinstance(start, Start) else (0, 0)
-    n, steps = result.method.moves.n, int(result.state.step)  # type: ignore[attr-defined]
-    densities += n * steps
-    if result.method.moves.kernel == BOTH:  # type: ignore[attr-defined]
-        gradients += n * int(result.state.eta.tuning[1].gradients)
+def _evaluations(result: Result) -> tuple[int, int]:
+    """Densities and gradients of the target that the chains took."""
+    moves: Any = result.method.moves  # type: ignore[attr-defined]
+    densities, gradients = moves.n * int(result.state.step), 0
+    if moves.kernel == BOTH:
+        gradients = moves.n * int(result.state.eta.tuning[1].gradients)
     return densities, gradients
 
 
-def _second(checkpoint: Any) -> Path | None:
-    """The file of the second stage, beside that of the first."""
-    if checkpoint is None:
-        return None
+def _add(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _stage_path(checkpoint: Any, stage: int) -> Path | None:
+    """The file of a stage: the later ones lie beside the first."""
+    if checkpoint is None or stage == 1:
+        return None if checkpoint is None else Path(checkpoint)
     path = Path(checkpoint)
-    return path.with_name(path.name + ".2")
+    return path.with_name(f"{path.name}.{stage}")

@@ -33,7 +33,7 @@ from scoreascent.loop import (
 from scoreascent.methods import Method
 from scoreascent.progress import Bar, catch_interrupt
 from scoreascent.provenance import describe, first_steps, versions
-from scoreascent.result import Result, Status
+from scoreascent.result import DivergenceError, Result, Status
 from scoreascent.starts import Scattered, Start
 from scoreascent.stopping import Converged, Watch, Windows, blank_windows
 from scoreascent.target import Target, stack
@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 
 CHUNK_SECONDS = 0.5  # about how long the host leaves the loop alone
 STUCK = 100  # so many skipped updates in a row end a run
-
-
-class DivergenceError(RuntimeError):
-    """Every one of the last updates would have made q non-finite. `.result` is what there was."""
-
-    def __init__(self, message: str, result: Result) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 def fit(

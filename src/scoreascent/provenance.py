@@ -44,7 +44,7 @@ def describe(
         "data": _digest(target),
         "method": repr(method),
         "update": repr(update),
-        "q0": _digest(q),
+        "q0": f"{jax.tree.structure(q)} {_digest(q)}",
         "average": None if start is None else f"after step {start}",
         "replications": replications,
         "key": np.asarray(jax.random.key_data(key)).tolist(),

@@ -198,6 +198,14 @@ class Result:
         return _render(self)
 
 
+class DivergenceError(RuntimeError):
+    """Every one of the last updates would have made q non-finite. `.result` is what there was."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 @functools.partial(jax.jit, static_argnames="n")
 def _named_draws(
     key: PRNGKeyArray, q: Family, target: Target, n: int

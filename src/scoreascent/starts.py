@@ -25,9 +25,11 @@ RANK = 20  # of the low-rank family beyond that
 BOXES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's chains do, or further out
 LONGEST = 300  # iterations of a search
 DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
+SHRINKS = 6  # times that a Gaussian which leaves the support is made narrower
 ON_THE_WAY = 8  # places of a path that are looked at if its end is no good
 VALLEY = 3.0  # nats: how deep log p may fall between two places that count as one
 NEAR = 5.0  # nats: a mode this much worse than the best is not worth a chain
+LEAST = 1 / 8  # of the points of the best place are taken of the others at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,7 @@ class Start:
     kept: int
     agree: bool
     evaluations: tuple[int, int]
+    before: Family | None = None  # where the first of several stages began
 
     def __str__(self) -> str:
         places = "one place" if self.agree else "DIFFERENT places"
@@ -130,20 +133,23 @@ def laplace(target: Target, key: PRNGKeyArray | int = 0, searches: int = 8) -> S
         )
     kept = [g for g in found if g.elbo >= found[0].elbo - NEAR]
     elbos = tuple(g.elbo for g in found)
-    z = np.concatenate([g.z[np.isfinite(g.log_p)] for g in kept])
+    weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), LEAST)
+    parts = [g.z[np.isfinite(g.log_p)] for g in kept]
+    z = np.concatenate([x[: max(1, round(w * len(x)))] for x, w in zip(parts, weights)])
     agree = all(_valley(target, kept[0].mean, g.mean, counts) < VALLEY for g in kept[1:])
-    q = _family(kept, target.dim)
+    q = _family(kept, weights / weights.sum(), target.dim)
     return Start(q, _narrow(z), elbos, len(kept), agree, (counts[0], counts[1]))
 
 
-def _family(kept: list[_Gaussian], dim: int) -> Family:
-    """The Gaussian with the moments of the equal mixture of those that are kept."""
-    mean = np.mean([g.mean for g in kept], 0)
+def _family(kept: list[_Gaussian], weights: Vector, dim: int) -> Family:
+    """The Gaussian with the moments of the mixture of those that are kept."""
+    mean = np.tensordot(weights, [g.mean for g in kept], 1)
+    away = [g.mean - mean for g in kept]
     if dim > FULL_MAX:
-        var = np.mean([g.sd**2 + (g.mean - mean) ** 2 for g in kept], 0)
+        var = np.tensordot(weights, [g.sd**2 + a**2 for g, a in zip(kept, away)], 1)
         return LowRank.from_moments(_narrow(mean), _narrow(np.sqrt(var)), RANK)
-    cov = np.mean([g.scale @ g.scale.T + np.outer(g.mean - mean, g.mean - mean) for g in kept], 0)
-    return FullRank.from_moments(_narrow(mean), _narrow(cov))
+    covs = [g.scale @ g.scale.T + np.outer(a, a) for g, a in zip(kept, away)]
+    return FullRank.from_moments(_narrow(mean), _narrow(np.tensordot(weights, covs, 1)))
 
 
 def _narrow(x: Any) -> Any:
@@ -229,15 +235,19 @@ def _gaussians(
     for z in places:
         mean = np.asarray(z, np.float64)
         scale = _scale(target, _narrow(z), rng, counts)
-        noise = rng.standard_normal((DRAWS, target.dim))
-        draws = mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)
-        log_p = np.asarray(_log_probs(target, _narrow(draws)), np.float64)
-        counts[0] += DRAWS
-        log_p = np.where(np.isnan(log_p) | (log_p == np.inf), -np.inf, log_p)
+        for _ in range(SHRINKS):
+            noise = rng.standard_normal((DRAWS, target.dim))
+            draws = mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)
+            log_p = np.asarray(_log_probs(target, _narrow(draws)), np.float64)
+            counts[0] += DRAWS
+            log_p = np.where(np.isnan(log_p) | (log_p == np.inf), -np.inf, log_p)
+            finite = np.isfinite(log_p)
+            if np.mean(finite) > 0.2:
+                break
+            scale = scale / 4  # the support ends before the curvature says so
         diagonal = scale if scale.ndim == 1 else np.abs(np.diagonal(scale))
         entropy = np.sum(np.log(diagonal)) + 0.5 * target.dim * np.log(2 * np.pi * np.e)
         # draws outside the support count as bad ones, not as infinitely bad ones
-        finite = np.isfinite(log_p)
         low = log_p[finite].min() - target.dim if finite.any() else -np.inf
         elbo = float(np.mean(np.where(finite, log_p, low)) + entropy)
         out.append(_Gaussian(mean, scale, draws, log_p, elbo))
@@ -262,7 +272,7 @@ def _scale(target: Target, z: Any, rng: np.random.Generator, counts: list[int]) 
         return np.eye(dim)
     unit = 1 / np.sqrt(_positive(np.abs(np.diagonal(precision))))
     values, vectors = np.linalg.eigh(unit[:, None] * precision * unit)
-    values = np.maximum(np.abs(values), 1e-6)
+    values = np.where(np.abs(values) < 1e-7, 1.0, np.maximum(np.abs(values), 1e-6))
     half = (unit[:, None] * vectors) / np.sqrt(values)
     root: Vector = np.linalg.qr(half.T)[1].T
     return root

@@ -71,6 +71,26 @@ def psis(log_weights: ArrayLike, reff: float = 1.0) -> Psis:
     return Psis(_normalised(x), shape)
 
 
+def tail_shape(x: ArrayLike) -> float:
+    """The shape of the tail of |x − median|: moments of order 1/shape and above do not exist.
+
+    It is fitted to the M largest, M as in `psis`; ``-inf`` if they are too few or all the same.
+
+    >>> draws = np.random.default_rng(0).standard_cauchy(4000)
+    >>> round(tail_shape(draws), 1), tail_shape(np.arctan(draws)) < 0
+    (1.0, True)
+    """
+    values = real("x", x)
+    size = np.sort(np.abs(values - np.median(values)))
+    length = math.ceil(min(size.size / 5, 3 * math.sqrt(size.size)))
+    tail = size[-length:] - size[-length - 1] if length < size.size else size[:0]
+    tail = tail[tail > 0]
+    if tail.size < _LEAST_TAIL or not np.all(np.isfinite(tail)):
+        return -math.inf
+    shape, _ = _fit(tail / tail[-1])
+    return shape if math.isfinite(shape) else -math.inf
+
+
 def effective_sample_size(log_weights: ArrayLike) -> float:
     """``1/Σ w²`` of the normalised weights: n if all are equal, 1 if one has it all.
 

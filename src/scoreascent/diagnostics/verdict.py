@@ -17,11 +17,12 @@ from scipy.special import logsumexp
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.diagnostics.chains import ess_bulk, rhat
-from scoreascent.diagnostics.psis import effective_sample_size, psis
+from scoreascent.diagnostics.psis import effective_sample_size, psis, tail_shape
 from scoreascent.families import Family
 from scoreascent.kernels.cis import pick
 from scoreascent.kernels.combinators import Parallel, Sequential
 from scoreascent.kernels.compose import Adapted, Cycle
+from scoreascent.kernels.hmc import HMC, MALA
 from scoreascent.kernels.imh import IMH
 from scoreascent.loop import advance
 from scoreascent.methods import ScoreAscent
@@ -51,13 +52,16 @@ FOLLOWS = 2.0  # acceptance while q moves over that while it stands
 TREND_MAX = 0.95  # correlation with time: with this much, λ is on its way, not wandering
 Z_MAX = 4.0
 INVALID_MAX = 0.01
+TAIL_MAX = 0.6  # a tail of shape ½ has no variance; estimates are off by about 0.1
+GROWTH_MAX = 300.0  # of a standard deviation, over that of the start
 # Effective draws over draws: least, and where k̂ lies between the two limits. There one weight in
 # thousands may be large, but most of q's draws are as good as the posterior's.
 ESS_MIN, ESS_CLOSE = 0.1, 0.5
 
+REACH_MIN = 0.3  # of the length that trajectories should have
 STAY, STAY_MAX = 20, 0.02  # stays of so many steps may take up this share of the chains' time
 # What chains with moves of their own must show to be believed where weights cannot be
-RHAT_LOCAL, ESS_LOCAL = 1.02, 1000
+RHAT_LOCAL, ESS_LOCAL = 1.04, 2000
 
 ROWS = 400  # looks at the chains and at λ
 STATES = 40_000  # about as many states of the chains are enough, so many chains take fewer steps
@@ -74,7 +78,8 @@ class Diagnosis:
     the worst of q's means and log sds over two halves of the iterations that would follow,
     `drift` how far these halves are apart, in posterior sds, and `trend` how steadily they move
     (the median correlation with time). `shift` and `ratio` say how far q's
-    means and log sds are from those of the chains. `chi2`, `log_w_star` and `log_evidence` are
+    means and log sds are from those of the chains, and `tail` is the shape of the heaviest tail of
+    their states: from ½ on it has no variance. `chi2`, `log_w_star` and `log_evidence` are
     estimates from q's draws, and worthless where `k_hat` exceeds 0.7.
     """
 
@@ -94,10 +99,16 @@ class Diagnosis:
     trend: float
     shift: float
     ratio: float
+    tail: float
     invalid: float
     chi2: float
     log_w_star: float
     log_evidence: float
+
+    @property
+    def final(self) -> bool:
+        """Whether more iterations of the same kind cannot change the verdict."""
+        return self.verdict == WEIGH or self.tail > TAIL_MAX
 
     @property
     def reliable(self) -> bool:
@@ -235,7 +246,7 @@ def _late_states(
 
 def _chains(result: Result, key: PRNGKeyArray) -> dict[str, float]:
     """What the chains do at the fitted q, and whether they have its moments."""
-    names = ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio")
+    names = ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "tail")
     at = coordinates(result.target.dim)
     chains = getattr(getattr(result.method, "moves", None), "n", 1)
     seen = _late_states(result, at)
@@ -269,6 +280,7 @@ def _chains(result: Result, key: PRNGKeyArray) -> dict[str, float]:
         "chain_ess": float(np.min(independent)),
         "shift": _largest(np.maximum(shift - noise, 0)),
         "ratio": _largest(np.maximum(ratio - noise, 0)),
+        "tail": max(tail_shape(x) for x in z.reshape(total, -1).T),
     }
 
 
@@ -349,6 +361,13 @@ def _judge(result: Result, n: dict[str, float]) -> tuple[Verdict, str, str]:
     has_chains = not np.isnan(n["acceptance"])
     if result.status == "diverged" or not np.isfinite(n["drift"]):
         return LONGER, "the fit diverged", "smaller steps, another start, or look at log_density"
+    if (growth := sd_growth(result)) > GROWTH_MAX:
+        return (
+            STUCK,
+            f"a standard deviation of q has grown by a factor of {growth:.0e}: the posterior seems "
+            "improper",
+            "proper priors",
+        )
     moving = (
         LONGER,
         f"q is still moving: by {n['drift']:.2f} posterior sds over the next iterations",
@@ -390,6 +409,15 @@ def _judge(result: Result, n: dict[str, float]) -> tuple[Verdict, str, str]:
             f"of {np.exp(n['ratio']):.2f}",
             "more steps, or average=True",
         )
+    if has_chains and n["tail"] > TAIL_MAX:
+        return (
+            STUCK,
+            f"a coordinate's tails are so heavy (Pareto shape {n['tail']:.2f}) that its variance "
+            "does not exist or cannot be known, so no q has it",
+            "lighter-tailed priors, or another parametrisation",
+        )
+    if result.look is not None and result.status == "max_steps":
+        return LONGER, result.made["stop"], "more steps"
     if n["invalid"] > INVALID_MAX:
         return (
             WEIGH,
@@ -402,11 +430,19 @@ def _judge(result: Result, n: dict[str, float]) -> tuple[Verdict, str, str]:
             "searches found several modes: q spreads over them, and over the gaps between",
             "result.resample(), or the chains' own states",
         )
+    reach = _reach(result)
     share = f"k̂ = {n['k_hat']:.2f} and a draw of q is worth {1 / (1 + n['chi2']):.2f} of π's"
     worth = 1 / (1 + n["chi2"])
     is_close = (n["k_hat"] <= K_GOOD and worth >= ESS_MIN) or (
         n["k_hat"] <= K_USABLE and worth >= ESS_CLOSE
     )
+    if reach < REACH_MIN and (n["k_hat"] > K_USABLE or worth < ESS_CLOSE):
+        return (
+            STUCK,
+            f"gradient moves reach only {reach:.0%} as far as they should, because longer steps "
+            "are rejected: the density has an edge, or regions of a much smaller scale",
+            "a transform that has no edge, or another parametrisation",
+        )
     if not is_close and has_chains and _moves_by_itself(result.method):
         return _judge_by_chains(n, share)
     if not n["k_hat"] <= K_USABLE:
@@ -420,6 +456,16 @@ def _judge(result: Result, n: dict[str, float]) -> tuple[Verdict, str, str]:
     if not is_close:
         return WEIGH, share, "result.resample()"
     return GOOD, share, ""
+
+
+def sd_growth(result: Result) -> float:
+    """By how much the widest of q's standard deviations has grown since the start, if known."""
+    if result.start is None:
+        return 1.0
+    first = result.start.q if result.start.before is None else result.start.before
+    with np.errstate(all="ignore"):
+        ratio = np.asarray(result.q.sd, np.float64) / np.asarray(first.sd, np.float64)
+    return _largest(ratio)
 
 
 def _judge_by_chains(n: dict[str, float], share: str) -> tuple[Verdict, str, str]:
@@ -450,13 +496,30 @@ def _judge_by_chains(n: dict[str, float], share: str) -> tuple[Verdict, str, str
     )
 
 
+def _parts(kernel: Any, tuning: Any) -> list[tuple[Any, Any]]:
+    """The kernels that a kernel is made of, each with what it has learnt."""
+    if isinstance(kernel, Adapted):
+        return _parts(kernel.kernel, None if tuning is None else tuning.tuning)
+    if isinstance(kernel, Cycle):
+        own = (None,) * len(kernel.kernels) if tuning is None else tuning
+        return [part for k, t in zip(kernel.kernels, own) for part in _parts(k, t)]
+    return [(kernel, tuning)]
+
+
 def _moves_by_itself(method: Any) -> bool:
     """Whether the chains have moves other than independent draws of q."""
-    kernel = getattr(getattr(method, "moves", None), "kernel", None)
-    while isinstance(kernel, Adapted):
-        kernel = kernel.kernel
-    parts = kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
-    return any(part is not None and not isinstance(part, IMH) for part in parts)
+    kernel = getattr(getattr(method, "moves", None), "kernel", IMH())
+    return any(not isinstance(part, IMH) for part, _ in _parts(kernel, None))
+
+
+def _reach(result: Result) -> float:
+    """How long gradient moves are, as a share of the length that was asked for; 1 without any."""
+    kernel = getattr(getattr(result.method, "moves", None), "kernel", None)
+    shares = [1.0]
+    for part, tuning in _parts(kernel, getattr(result.state.eta, "tuning", None)):
+        if isinstance(part, HMC) and not isinstance(part, MALA) and tuning is not None:
+            shares.append(float(np.exp(tuning.log)) * part.max_steps / part.length)
+    return min(shares)
 
 
 def _render(d: Diagnosis) -> str:

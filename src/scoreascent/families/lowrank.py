@@ -191,6 +191,29 @@ class LowRank(Transported):
             omega=inverse_softplus(own * jnp.sqrt(1 - rate + rest)),
         )
 
+    def pooled(self) -> LowRank:
+        """Of several members, stacked along a first axis: means and sds of their equal mixture.
+
+        The factor is their average, and what that leaves of the variances goes to the diagonal.
+
+        >>> q = [LowRank.from_moments([m, 0.0], [1.0, 2.0], rank=1) for m in (1.0, -1.0)]
+        >>> both = jax.tree.map(lambda *x: jnp.stack(x), *q).pooled()
+        >>> [round(float(x), 4) for x in both.sd**2]
+        [2.0, 4.0]
+        """
+        loc, factor = (np.asarray(x, np.float64) for x in (self.loc, self.factor))
+        var = np.asarray(jax.nn.softplus(self.omega), np.float64) ** 2 + np.sum(factor**2, -1)
+        total = var.mean(0) + loc.var(0)
+        factor = factor.mean(0)
+        own = np.sqrt(np.maximum(total - np.sum(factor**2, -1), 1e-6 * total))
+        dtype = self.loc.dtype
+        return unchecked(
+            self,
+            loc=jnp.asarray(loc.mean(0), dtype),
+            factor=jnp.asarray(factor, dtype),
+            omega=inverse_softplus(jnp.asarray(own, dtype)),
+        )
+
 
 def square(
     scaled: Float[Array, "d r"], root: Float[Array, "r r"], x: Float[Array, ...]
