@@ -2,7 +2,7 @@
 
 1. Start: Gaussians at what eight searches find (`laplace`), unless `q0` is given.
 2. Family: full-rank up to 200 dimensions, rank 20 plus a diagonal beyond.
-3. Chains: 128, or 2d if that is more, up to 512; 128 for a low-rank family.
+3. Chains: 128, or 2d if that is more, up to 512; 64 for a low-rank family.
 4. Kernel: `IMH()` if independent proposals of the start would be accepted often enough, otherwise
    `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
@@ -38,7 +38,7 @@ from scoreascent.update import moment_matching
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
-CHAINS_MIN, CHAINS_MAX = 128, 512
+CHAINS_MIN, CHAINS_MAX, CHAINS_LOW = 128, 512, 64
 ACCEPTED_MIN = 0.3  # acceptance of proposals from the start that lets IMH do alone
 WORTH_MIN = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
 STEPS, STAGES = 3000, 3  # most iterations of a stage, and stages
@@ -160,7 +160,7 @@ def _start(
 
 def _chains(q: Family) -> int:
     if isinstance(q, LowRank):
-        return CHAINS_MIN
+        return CHAINS_LOW
     return int(np.clip(32 * -(-2 * q.dim // 32), CHAINS_MIN, CHAINS_MAX))
 
 

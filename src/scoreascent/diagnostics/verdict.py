@@ -58,10 +58,11 @@ GROWTH_MAX = 300.0  # of a standard deviation, over that of the start
 # thousands may be large, but most of q's draws are as good as the posterior's.
 ESS_MIN, ESS_CLOSE = 0.1, 0.5
 
+CHAINS_MIN = 50  # of chains that move by themselves
 REACH_MIN = 0.3  # of the length that trajectories should have
 STAY, STAY_MAX = 20, 0.02  # stays of so many steps may take up this share of the chains' time
 # What chains with moves of their own must show to be believed where weights cannot be
-RHAT_LOCAL, ESS_LOCAL = 1.04, 2000
+RHAT_LOCAL, ESS_LOCAL = 1.04, 1500
 
 ROWS = 400  # looks at the chains and at λ
 STATES = 40_000  # about as many states of the chains are enough, so many chains take fewer steps
@@ -233,11 +234,13 @@ def _late_states(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
     """The same of a fit that a rule ended, from its late windows, if q cannot follow its chains.
 
-    It cannot if it has fewer degrees of freedom than they; then nothing needs to run again.
+    It cannot if there are many chains for its degrees of freedom, or if many of them move by
+    themselves, wherever q is; then nothing needs to run again.
     """
     moves = getattr(result.method, "moves", None)
     n = moves.n if isinstance(moves, Parallel) else 0
-    if result.status != "converged" or result.states is None or n < 2 * result.target.dim:
+    enough = CHAINS_MIN if _moves_by_itself(result.method) else 2 * result.target.dim
+    if result.status != "converged" or result.states is None or n < enough:
         return None
     assert result.states.shape[-1] == len(at)
     late = result.trace.acceptance[result.trace.loss.size // 2 :]

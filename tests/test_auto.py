@@ -1,0 +1,201 @@
+"""`fit(target)`: right where it says good, and honest where it is not."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import logsumexp
+
+import scoreascent as sa
+from scoreascent.auto import BOTH
+from scoreascent.diagnostics.verdict import GOOD
+
+
+def fit(log_density: Any, dim: int, **options: Any) -> sa.Result:
+    options = {"key": 0, "progress": False} | options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return sa.fit(sa.Target(log_density, dim), **options)
+
+
+def correlated(scales: Any, rho: float) -> Any:
+    """A Gaussian with these sds, every pair of which correlates by rho."""
+    d = len(scales)
+    corr = (1 - rho) * np.eye(d) + rho
+    cov = corr * np.outer(scales, scales)
+    mean = np.asarray(scales) * np.arange(d)
+    precision, centre = (jnp.asarray(x, jnp.float32) for x in (np.linalg.inv(corr), mean))
+    unit = jnp.asarray(scales, jnp.float32)
+
+    def log_density(z: Any) -> Any:
+        x = (z - centre) / unit
+        return -0.5 * x @ precision @ x
+
+    return log_density, mean, np.sqrt(np.diagonal(cov))
+
+
+def errors(result: sa.Result, mean: Any, sd: Any) -> tuple[float, float]:
+    """The worst mean error in sds, and the mean |log ratio| of sds."""
+    return (
+        float(np.max(np.abs(np.asarray(result.q.mean) - mean) / sd)),
+        float(np.mean(np.abs(np.log(np.asarray(result.q.sd) / sd)))),
+    )
+
+
+def test_a_badly_scaled_and_collinear_gaussian():
+    log_density, mean, sd = correlated([1e-3, 1.0, 1e3, 0.1], 0.99)
+    result = fit(log_density, 4)
+    worst, spread = errors(result, mean, sd)
+    assert worst < 0.1
+    assert spread < 0.05
+    assert result.diagnosis.verdict == GOOD
+    assert result.diagnose() is result.diagnosis
+    assert result.status == "converged"
+
+
+def test_gradient_moves_where_proposals_fail():
+    """A skewed posterior in twelve dimensions: log Gamma(½) variables, closed-form moments."""
+
+    def log_density(z: Any) -> Any:
+        return jnp.sum(0.5 * z - jnp.exp(z))
+
+    result = fit(log_density, 12)
+    mean, sd = -1.9635100260214235, 2.221441469079183  # digamma(½), √trigamma(½)
+    worst, spread = errors(result, mean, sd)
+    assert worst < 0.1
+    assert spread < 0.05
+    assert result.method.moves.kernel == BOTH
+    assert result.diagnosis.verdict == GOOD
+    assert any("kernel" in text for text in result.decisions)
+    assert result.evaluations[1] > 10_000  # gradients were taken
+
+
+def test_mutant_a_rule_that_trusts_independent_proposals_alone_is_wrong_here():
+    """The same posterior, by the kernel that `auto` turned down: off, and not called good."""
+
+    def log_density(z: Any) -> Any:
+        return jnp.sum(0.5 * z - jnp.exp(z))
+
+    result = sa.fit(
+        sa.Target(log_density, 12),
+        sa.pmcsa(128),
+        q0=sa.laplace(sa.Target(log_density, 12)),
+        optimizer=sa.moment_matching(),
+        steps=500,
+        average=True,
+        progress=False,
+    )
+    assert errors(result, -1.9635100260214235, 2.221441469079183)[1] > 0.05
+    assert result.diagnose().verdict != GOOD
+
+
+def funnel(z: Any) -> Any:
+    return -(z[0] ** 2) / 18 - 0.5 * jnp.sum(z[1:] ** 2) * jnp.exp(-z[0]) - 4.5 * z[0]
+
+
+def far_modes(z: Any) -> Any:
+    parts = jnp.stack([jnp.sum((z - 5) ** 2), jnp.sum((z + 5) ** 2)])
+    return logsumexp(-0.5 * parts, b=jnp.array([0.4, 0.6]))
+
+
+def half_nan(z: Any) -> Any:
+    return jnp.where(z[0] > 0, -0.5 * jnp.sum((z - 1) ** 2), jnp.nan)
+
+
+def cliff(z: Any) -> Any:
+    return jnp.where(jnp.all(z > 0), -jnp.sum(z), -jnp.inf)
+
+
+def saddle(z: Any) -> Any:
+    return -0.5 * z[0] ** 2 + 2 * z[1] ** 2 - z[1] ** 4 / 4
+
+
+BAD = {
+    "funnel": (funnel, 10, "chains|scale"),
+    "two far modes": (far_modes, 3, "several modes"),
+    "NaN on half the space": (half_nan, 2, "NaN"),
+    "flat in one direction": (lambda z: -0.5 * z[0] ** 2 + 0 * z[1], 2, "improper"),
+    "no normalising constant": (lambda z: -0.5 * z[0] ** 2 + z[1], 2, ""),
+    "infinite variance": (lambda z: -jnp.sum(jnp.log1p(z**2)), 2, ""),
+    "edges": (cliff, 2, ""),
+    "a saddle at the origin": (saddle, 2, "modes"),
+}
+# the same code as the others', on posteriors of which one of a kind is enough every time
+SLOW = {"no normalising constant", "infinite variance", "edges"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in BAD]
+)
+def test_never_called_good(name):
+    log_density, dim, reason = BAD[name]
+    result = fit(log_density, dim, steps=1000)
+    assert result.diagnosis.verdict != GOOD
+    assert re.search(reason, result.diagnosis.reason)
+    assert result.diagnosis.verdict in str(result)
+
+
+def test_a_constant_density_is_an_error():
+    with pytest.raises(sa.DivergenceError, match="constant"):
+        fit(lambda z: 0 * jnp.sum(z), 2)
+
+
+def test_a_density_without_a_finite_value_is_an_error():
+    with pytest.raises(ValueError, match="no search found a place"):
+        fit(lambda z: jnp.nan * jnp.sum(z), 2)
+
+
+def test_every_choice_can_be_overruled():
+    log_density, mean, sd = correlated([1.0, 2.0], 0.9)
+    q0 = sa.MeanField.from_moments([0.0, 1.0], [1.0, 1.0])
+    result = fit(log_density, 2, q0=q0, optimizer=sa.moment_matching(), steps=300, average=True)
+    assert isinstance(result.q, sa.MeanField)
+    assert int(result.state.step) == 300
+    assert any("MeanField that was given" in text for text in result.decisions)
+    start = sa.laplace(sa.Target(log_density, 2), searches=2)
+    assert errors(fit(log_density, 2, q0=start), mean, sd)[0] < 0.1
+
+
+def test_the_same_key_gives_the_same_bits_and_another_other_ones():
+    log_density, _, _ = correlated([1.0, 2.0], 0.5)
+    target = sa.Target(log_density, 2)
+    a, b, c = (sa.fit(target, key=k, progress=False) for k in (1, 1, 2))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool(jnp.all(x == y)), a.q, b.q))
+    assert not jnp.all(a.q.mean == c.q.mean)
+    assert a.decisions == b.decisions
+
+
+def test_a_checkpoint_makes_a_second_call_free(tmp_path):
+    log_density, _, _ = correlated([1.0, 2.0], 0.5)
+    target = sa.Target(log_density, 2)
+    path = tmp_path / "run.ckpt"
+    a = sa.fit(target, key=1, progress=False, checkpoint=path)
+    assert path.exists()
+    b = sa.fit(target, key=1, progress=False, checkpoint=path)
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool(jnp.all(x == y)), a.q, b.q))
+    assert b.diagnosis.verdict == a.diagnosis.verdict
+
+
+def test_decisions_are_said_as_they_are_taken(capsys):
+    log_density, _, _ = correlated([1.0, 2.0], 0.5)
+    result = fit(log_density, 2, progress=True)
+    err = capsys.readouterr().err
+    for text in result.decisions:
+        assert text.split(":")[0] in err
+    assert all(word in err for word in ("start", "kernel", "verdict"))
+
+
+def test_many_dimensions_take_a_low_rank_family():
+    scale = jnp.linspace(0.5, 2.0, 300)
+    result = fit(lambda z: -0.5 * jnp.sum((z / scale) ** 2), 300)
+    assert isinstance(result.q, sa.LowRank)
+    worst, spread = errors(result, 0.0, np.asarray(scale))
+    assert worst < 0.1
+    assert spread < 0.05
+    assert result.diagnosis.verdict == GOOD
