@@ -44,7 +44,7 @@ from scoreascent.methods import (
     pmcsa,
 )
 from scoreascent.result import DivergenceError, Result
-from scoreascent.starts import Start, laplace
+from scoreascent.starts import Start, laplace, pathfinder
 from scoreascent.stopping import Converged
 from scoreascent.target import Model, Param, Target
 from scoreascent.update import Update, gradient, moment_matching
@@ -99,6 +99,7 @@ __all__ = [
     "moment_matching",
     "msc",
     "msc_rb",
+    "pathfinder",
     "plots",
     "pmcsa",
     "schedules",

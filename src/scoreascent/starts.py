@@ -13,6 +13,7 @@ from scipy.optimize import fmin_l_bfgs_b
 from scoreascent._random import as_key
 from scoreascent._structs import check_count, pytree
 from scoreascent.families import Family, FullRank, LowRank
+from scoreascent.kernels.base import evaluate
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ FULL_MAX = 200  # most coordinates for which a d × d matrix is kept
 RANK = 20  # of the low-rank family beyond that
 BOXES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's chains do, or further out
 LONGEST = 300  # iterations of a search
+PATH = 60  # iterations of a search by Pathfinder, which draws at each of them
 DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
 SHRINKS = 6  # times that a Gaussian which leaves the support is made narrower
 ON_THE_WAY = 8  # places of a path that are looked at if its end is no good
@@ -125,6 +127,44 @@ def laplace(target: Target, key: PRNGKeyArray | int = 0, searches: int = 8) -> S
             others = _gaussians(target, [path[i] for i in at], rng, counts)
             best = max([best, *others], key=lambda g: g.elbo)
         found.append(best)
+    return _chosen(target, found, counts)
+
+
+def pathfinder(target: Target, key: PRNGKeyArray | int = 0, searches: int = 4) -> Start:
+    """Gaussians on the way to the modes, by BlackJAX's Pathfinder from several places.
+
+    Each search keeps the Gaussian with the highest ELBO on its path, with the inverse Hessian that
+    L-BFGS has learnt by then: gradients alone, where `laplace` differentiates twice. The best
+    searches are kept and held against each other as there. BlackJAX does not tell how often its
+    line searches look, so `evaluations` counts one gradient for each iteration.
+
+    >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
+    >>> start = pathfinder(target)
+    >>> [round(float(x), 1) for x in (*start.q.mean, *start.q.sd)]
+    [3.0, 3.0, 0.1, 0.1]
+    """
+    try:
+        import blackjax  # noqa: F401
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "pathfinder needs blackjax: pip install 'scoreascent[blackjax]'", name="blackjax"
+        ) from None
+    searches = check_count("searches", searches, 1)
+    key = as_key(key)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    counts = [0, 0]
+    found = []
+    for i in range(searches):
+        first = _first_point(target, rng, BOXES[i % len(BOXES)], counts)
+        path = _path(target, jax.random.fold_in(key, i), _narrow(first))
+        found.append(_best_of_path(target, *(np.asarray(x, np.float64) for x in path)))
+        counts[0] += (PATH + 2) * DRAWS
+        counts[1] += PATH
+    return _chosen(target, found, counts)
+
+
+def _chosen(target: Target, found: list[_Gaussian], counts: list[int]) -> Start:
+    """The best of what the searches found, and whether it is one place."""
     found.sort(key=lambda g: -g.elbo)
     if not np.isfinite(found[0].elbo):
         raise ValueError(
@@ -282,3 +322,54 @@ def _positive(curvature: Vector) -> Vector:
     """Curvatures with those that are zero, or nearly so beside the others, replaced by one."""
     floor = 1e-12 * np.max(curvature, initial=0.0)
     return np.where(np.isfinite(curvature) & (curvature > floor), curvature, 1.0)
+
+
+# -- BlackJAX's Pathfinder -------------------------------------------------------------------------
+
+
+@jax.jit
+def _path(target: Target, key: PRNGKeyArray, z: Any) -> Any:
+    """Of the best Gaussian on a path: mean, factors of its covariance, draws and their densities.
+
+    The covariance is diag(alpha) + beta gamma betaᵀ.
+    """
+    from blackjax.vi import pathfinder as finder
+
+    def log_density(z: Any) -> Any:
+        return evaluate(target, z)[0].log_p  # NaN and +∞ are −∞: nothing goes there
+
+    key_path, key_draw = jax.random.split(key)
+    best, _ = finder.approximate(key_path, log_density, z, DRAWS, maxiter=PATH)
+    draws, log_q = finder.sample(key_draw, best, DRAWS)
+    slope = best.alpha * best.grad_position
+    slope = slope + best.beta @ (best.gamma @ (best.beta.T @ best.grad_position))
+    log_p = jax.lax.map(log_density, draws, batch_size=DRAWS)
+    return best.position + slope, best.alpha, best.beta, best.gamma, draws, log_p, log_q
+
+
+def _best_of_path(
+    target: Target,
+    mean: Vector,
+    alpha: Vector,
+    beta: Vector,
+    gamma: Vector,
+    z: Vector,
+    log_p: Vector,
+    log_q: Vector,
+) -> _Gaussian:
+    """What `_path` found, its covariance made positive definite beyond doubt."""
+    variance = alpha + np.sum((beta @ gamma) * beta, 1)
+    if not all(np.all(np.isfinite(x)) for x in (mean, variance, z, log_q)):
+        return _Gaussian(mean, np.ones(target.dim), z, np.full(DRAWS, -np.inf), -np.inf)
+    sd = np.sqrt(_positive(np.abs(variance)))
+    if target.dim > FULL_MAX:
+        scale = sd
+    else:
+        cov = (np.diag(alpha) + beta @ gamma @ beta.T) / np.outer(sd, sd)
+        values, vectors = np.linalg.eigh((cov + cov.T) / 2)
+        half = sd[:, None] * vectors * np.sqrt(np.maximum(values, 1e-6))
+        scale = np.linalg.qr(half.T)[1].T
+    finite = np.isfinite(log_p)
+    low = log_p[finite].min() - target.dim if finite.any() else -np.inf
+    elbo = float(np.mean(np.where(finite, log_p, low) - log_q))
+    return _Gaussian(mean, scale, z, log_p, elbo)
