@@ -256,9 +256,7 @@ def _merged(windows: Windows, many: bool) -> Windows:
     moments = [_moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MOST // 2)]
     mean, sd = (np.stack([np.asarray(x) for x in xs]) for xs in zip(*moments))
     shares = pairs(windows.acceptance), pairs(windows.skipped)
-    return Windows(
-        windows.origin, 2 * windows.width, q, mean, sd, *shares, windows.states[1::2]
-    )
+    return Windows(windows.origin, 2 * windows.width, q, mean, sd, *shares, windows.states[1::2])
 
 
 def _late(x: Any) -> Any:
