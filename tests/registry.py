@@ -132,6 +132,5 @@ METHODS: dict[str, Any] = {
     "msc": sa.msc(4),
     "msc-rb": sa.msc_rb(4),
     "elbo": sa.elbo(4),
-    "pmcsa-hmc": sa.pmcsa(4, kernel=sa.Cycle(sa.IMH(), sa.HMC())),
-    "pmcsa-adapted": sa.pmcsa(4, kernel=sa.Adapted(sa.IMH())),
+    "pmcsa-adapted": sa.pmcsa(4, kernel=sa.Adapted(sa.Cycle(sa.IMH(), sa.HMC()))),
 }

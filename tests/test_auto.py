@@ -76,6 +76,7 @@ def test_gradient_moves_where_proposals_fail():
     assert result.evaluations[1] > 10_000  # gradients were taken
 
 
+@pytest.mark.slow
 def test_mutant_a_rule_that_trusts_independent_proposals_alone_is_wrong_here():
     """The same posterior, by the kernel that `auto` turned down: off, and not called good."""
 
@@ -127,7 +128,7 @@ BAD = {
     "a saddle at the origin": (saddle, 2, "modes"),
 }
 # the same code as the others', on posteriors of which one of a kind is enough every time
-SLOW = {"no normalising constant", "infinite variance", "edges"}
+SLOW = BAD.keys() - {"two far modes", "flat in one direction"}
 
 
 @pytest.mark.parametrize(
@@ -135,12 +136,13 @@ SLOW = {"no normalising constant", "infinite variance", "edges"}
 )
 def test_never_called_good(name):
     log_density, dim, reason = BAD[name]
-    result = fit(log_density, dim, steps=1000)
+    result = fit(log_density, dim, steps=600)
     assert result.diagnosis.verdict != GOOD
     assert re.search(reason, result.diagnosis.reason)
     assert result.diagnosis.verdict in str(result)
 
 
+@pytest.mark.slow
 def test_a_constant_density_is_an_error():
     with pytest.raises(sa.DivergenceError, match="constant"):
         fit(lambda z: 0 * jnp.sum(z), 2)
@@ -191,6 +193,7 @@ def test_decisions_are_said_as_they_are_taken(capsys):
     assert all(word in err for word in ("start", "kernel", "verdict"))
 
 
+@pytest.mark.slow
 def test_many_dimensions_take_a_low_rank_family():
     scale = jnp.linspace(0.5, 2.0, 300)
     result = fit(lambda z: -0.5 * jnp.sum((z / scale) ** 2), 300)

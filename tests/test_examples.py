@@ -77,6 +77,7 @@ def test_eight_schools_in_numpyro(run):
     assert mu.mean() == pytest.approx(4.35, abs=5 * 3.32 / np.sqrt(400))  # no fewer effective draws
 
 
+@pytest.mark.slow
 def test_eight_schools_in_pymc(run):
     pytest.importorskip("pymc")
     pytest.importorskip("arviz")
@@ -95,6 +96,7 @@ def test_robust_regression(run):
     assert "least squares: [17.52  6.4   4.   -0.8 ]" in out  # the data are the published ones
 
 
+@pytest.mark.slow
 def test_hierarchical_logistic(run):
     (result, diagnosis, _), out = run("hierarchical_logistic", steps=1500, draws=100)
     check_printed(out, diagnosis)

@@ -52,7 +52,7 @@ FOLLOWS = 2.0  # acceptance while q moves over that while it stands
 TREND_MAX = 0.95  # correlation with time: with this much, λ is on its way, not wandering
 Z_MAX = 4.0
 INVALID_MAX = 0.01
-TAIL_MAX = 0.6  # a tail of shape ½ has no variance; estimates are off by about 0.1
+TAIL_MAX = 0.7  # a tail of shape ½ has no variance; estimates are off by about 0.1
 GROWTH_MAX = 300.0  # of a standard deviation, over that of the start
 # Effective draws over draws: least, and where k̂ lies between the two limits. There one weight in
 # thousands may be large, but most of q's draws are as good as the posterior's.

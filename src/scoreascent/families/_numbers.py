@@ -36,7 +36,8 @@ def _finite(name: str, value: Any) -> Float[Array, ...]:
     if not isinstance(value, jax.core.Tracer):
         if isinstance(value, np.ndarray | jax.Array) and value.dtype.kind == "f":
             value = canonical(value, name)
-        array = jnp.asarray(value, canonical_dtype(value))
+        # while jax traces, what was a constant may have become one of its own
+        array = jnp.asarray(value, canonical_dtype(value)) if known(value) else value
         if jnp.issubdtype(array.dtype, jnp.integer):
             array = array.astype(jnp.zeros(()).dtype)
     if not jnp.issubdtype(array.dtype, jnp.floating):
