@@ -79,10 +79,10 @@ def test_a_gaussian_is_found_where_it_is(name: str, dtype: str) -> None:
             check()
 
 
-@each
-def test_chains_begin_at_its_points(name: str) -> None:
+def test_chains_begin_at_its_points() -> None:
+    """Whatever search they come from."""
     target = gaussian_target()
-    start = SEARCHES[name](target)
+    start = SEARCHES["laplace"](target)
     for method in (sa.pmcsa(5), sa.jsa(3), sa.msc(4), sa.pmcsa(5, sa.Cycle(sa.IMH(), sa.HMC()))):
         result = sa.fit(target, method, q0=start, steps=0, progress=False)
         z = np.asarray(result.state.eta.z)
