@@ -3,8 +3,8 @@
 1. Start: Gaussians at what eight searches find (`laplace`), unless `q0` is given.
 2. Family: full-rank up to 200 dimensions, rank 20 plus a diagonal beyond.
 3. Chains: 128, or 2d if that is more, up to 512; 64 for a low-rank family.
-4. Kernel: `IMH()` if independent proposals of the start would be accepted often enough, otherwise
-   `Cycle(IMH(), HMC())`.
+4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
+   enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
 6. Stop: when averaged means and log sds are known to 0.02 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
@@ -76,7 +76,7 @@ def fit_automatically(
     kernel: Kernel = IMH()
     if isinstance(start, Start):
         rate = _acceptance(target, start)
-        kernel = kernel if rate >= ACCEPTED_MIN else BOTH
+        kernel = BOTH if rate < ACCEPTED_MIN or isinstance(q, LowRank) else kernel
         decide(f"kernel: {kernel!r}, for {rate:.0%} of the start's own proposals are accepted")
     decide(f"chains: {n}")
     if optimizer is None:

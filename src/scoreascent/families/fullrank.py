@@ -135,25 +135,6 @@ class FullRank(Transported):
         loc, raw = matched(self.loc, self.tril, x, weight, rate)
         return unchecked(self, loc=loc, raw=raw)
 
-
-def whiten(
-    loc: Float[Array, " d"], tril: Float[Array, "d d"], z: Float[Array, "n d"]
-) -> Float[Array, "n d"]:
-    """X = L⁻¹(z − loc), row by row."""
-    return solve_triangular(tril, (z - loc).T, lower=True).T
-
-
-def matched(
-    loc: Float[Array, " d"],
-    tril: Float[Array, "d d"],
-    x: Float[Array, "n d"],
-    weight: Float[Array, " n"],
-    rate: Float[Array, ""],
-) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
-    """The new loc and raw, given points x = L⁻¹(z − loc)."""
-    mean, rows = spread(x, weight, rate)
-    return loc + rate * dot(tril, mean), raw_of(dot(tril, matched_factor(rows, rate)))
-
     def pooled(self) -> FullRank:
         """Of several members, stacked along a first axis: the one with their mixture's moments.
 
@@ -173,6 +154,25 @@ def matched(
             loc=jnp.asarray(loc.mean(0), dtype),
             raw=raw_of(root),
         )
+
+
+def whiten(
+    loc: Float[Array, " d"], tril: Float[Array, "d d"], z: Float[Array, "n d"]
+) -> Float[Array, "n d"]:
+    """X = L⁻¹(z − loc), row by row."""
+    return solve_triangular(tril, (z - loc).T, lower=True).T
+
+
+def matched(
+    loc: Float[Array, " d"],
+    tril: Float[Array, "d d"],
+    x: Float[Array, "n d"],
+    weight: Float[Array, " n"],
+    rate: Float[Array, ""],
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """The new loc and raw, given points x = L⁻¹(z − loc)."""
+    mean, rows = spread(x, weight, rate)
+    return loc + rate * dot(tril, mean), raw_of(dot(tril, matched_factor(rows, rate)))
 
 
 def tril_of(raw: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
