@@ -286,7 +286,7 @@ def _gaussians(
                 break
             scale = scale / 4  # the support ends before the curvature says so
         diagonal = scale if scale.ndim == 1 else np.abs(np.diagonal(scale))
-        entropy = np.sum(np.log(diagonal)) + 0.5 * target.dim * np.log(2 * np.pi * np.e)
+        entropy = np.sum(np.log(diagonal)) + 0.5 * target.dim * (1 + np.log(2 * np.pi))
         # draws outside the support count as bad ones, not as infinitely bad ones
         low = log_p[finite].min() - target.dim if finite.any() else -np.inf
         elbo = float(np.mean(np.where(finite, log_p, low)) + entropy)
