@@ -105,6 +105,7 @@ def fit(
     Ctrl-C ends the run after the current chunk and gives back what is there, with the status
     "interrupted"; pressed twice it raises as usual.
 
+    >>> from scoreascent import pmcsa
     >>> target = Target(lambda z: -0.5 * jnp.sum((z - 1) ** 2), dim=2)
     >>> result = fit(target, pmcsa(10), steps=2000, average=True, progress=False)
     >>> bool(jnp.all(jnp.abs(result.q.mean - 1) < 0.2))
