@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -683,7 +684,15 @@ def test_df_is_not_a_leaf() -> None:
 def test_pytree_with_static_fields_keeps_the_keys_of_its_leaves() -> None:
     paths = [jax.tree_util.keystr(k) for k, _ in jax.tree.leaves_with_path(sa.StudentT.standard(1))]
     assert paths == [".loc", ".omega"]
-    assert pytree(static=("a",)) is not None
+
+    @pytree(static=("name",))
+    @dataclass(frozen=True)
+    class Named:
+        x: Any
+        name: str
+
+    assert jax.tree.leaves(Named(1.0, "a")) == [1.0]
+    assert jax.tree.structure(Named(1.0, "a")) != jax.tree.structure(Named(1.0, "b"))
 
 
 def test_families_fit_what_they_can_hold() -> None:
