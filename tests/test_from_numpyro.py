@@ -458,6 +458,25 @@ def test_list_of_targets() -> None:
     np.testing.assert_allclose(together, [t.log_prob(z) for t in targets], rtol=1e-5)
 
 
+def test_initial_values_are_draws_of_the_prior() -> None:
+    def model(y: Any) -> None:
+        scale = numpyro.sample("scale", dist.LogNormal(3.0, 0.5))
+        with numpyro.plate("rows", 2):
+            x = numpyro.sample("x", dist.Normal(10 * scale, 1.0))
+        flat = numpyro.sample("flat", dist.ImproperUniform(constraints.positive, (), ()))
+        numpyro.sample("y", dist.Normal(x.sum(), flat), obs=y)
+
+    target = sa.from_numpyro(model, jnp.array(1.0))
+    keys = jax.random.split(jax.random.key(0), 200)
+    z = np.stack([target.log_density.initial(key, target.data) for key in keys])
+    assert z.shape == (200, 4)
+    np.testing.assert_allclose(z[:, 0].mean(), 3.0, atol=4 * 0.5 / np.sqrt(200))
+    np.testing.assert_allclose(z[:, 0].std(), 0.5, rtol=0.25)
+    away = z[:, 1:3] - 10 * np.exp(z[:, :1])
+    np.testing.assert_allclose(away.std(), 1.0, rtol=0.25)
+    assert np.all(np.abs(z[:, 3]) <= 2)  # it has no draws: NumPyro's box
+
+
 # -- observations ----------------------------------------------------------------------------------
 
 

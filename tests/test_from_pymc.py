@@ -332,6 +332,16 @@ def test_data_are_those_of_the_moment() -> None:
     np.testing.assert_array_equal(after.log_density.observed(None)["y"], [5, 5, 5])
 
 
+def test_initial_values_are_pymcs_with_its_jitter() -> None:
+    with pm.Model() as model:
+        pm.Normal("x", 40.0, 1.0, shape=2)
+        pm.HalfNormal("s", 1.0, initval=np.exp(5.0))
+    target = from_pymc(model)
+    z = np.stack([target.log_density.initial(jax.random.key(i), None) for i in range(20)])
+    assert np.all(np.abs(z - [40, 40, 5]) <= 1)
+    assert np.all(np.ptp(z, axis=0) > 0.5)
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 

@@ -153,6 +153,20 @@ def test_walls_are_not_entered(value: float, counted: bool) -> None:
     assert np.max(info.invalid) > 1 or not counted  # several on one path
 
 
+@pytest.mark.parametrize("share", [hmc.SHORT, 0.0])
+def test_short_steps_free_a_chain_where_others_are_rejected(share: float, monkeypatch: Any) -> None:
+    """Steps of five sds are not stable; without short ones a chain stays for ever."""
+    monkeypatch.setattr(hmc, "SHORT", share)
+    kernel, q = sa.HMC(step_size=5.0), sa.MeanField.standard(50)
+    target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=50)
+    start = sa.Point(jnp.ones(50), jnp.float32(-25))
+    steps = quick_jit(jax.vmap(lambda key: kernel.step(key, target, q, start)))
+    end, _ = steps(jax.random.split(jax.random.key(0), 500))
+    went = np.mean(np.any(np.asarray(end.z) != 1, axis=1))
+    # 5 · 32^−v is about stable from v = ½ on
+    assert abs(went - share / 2) <= 0.03 if share else went == 0
+
+
 def test_a_gradient_that_is_nan_keeps_the_chain_where_it_is() -> None:
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2) + 0 * jnp.sum(jnp.sqrt(z)), dim=1)
     start = sa.Point(jnp.zeros(1), jnp.float32(0))

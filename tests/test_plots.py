@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 import scoreascent as sa
 from scoreascent import plots
-from scoreascent.diagnostics.verdict import ROWS, chain_states
+from scoreascent.diagnostics.measure import ROWS, chain_states
 from tests.stats import Z_MAX, Z_MUTANT
 
 plt = pytest.importorskip("matplotlib.pyplot")

@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions import constraints
 
 import scoreascent as sa
+from scoreascent import starts
 from scoreascent._structs import x64
 
 pytest.importorskip("blackjax")
@@ -178,6 +180,73 @@ def test_many_dimensions_are_low_rank(name: str) -> None:
     if name == "laplace":
         np.testing.assert_allclose(start.q.sd, sd, rtol=0.05)
     assert np.median(np.abs(np.log(start.q.sd / sd))) < 0.7
+
+
+# -- where searches begin ------------------------------------------------------------------------
+
+
+def two_pits(z: Any) -> Any:
+    """Narrow modes at 30 and −30: from near the origin a search finds either."""
+    return jnp.logaddexp(-0.5 * jnp.sum((z - 30) ** 2), -0.5 * jnp.sum((z + 30) ** 2) - 3)
+
+
+@each
+def test_places_that_are_given_come_first(name: str) -> None:
+    target = sa.Target(two_pits, dim=2)
+    there = SEARCHES[name](target, searches=1, initial=np.array([-25.0, -25.0]))
+    assert len(there.elbo) == 1
+    np.testing.assert_allclose(there.q.mean, -30, atol=0.5)
+    both = SEARCHES[name](target, searches=1, initial=[np.full(2, -25.0), np.full(2, 25.0)])
+    assert len(both.elbo) == 2
+    assert not both.agree
+
+
+def test_given_places_are_parameters_in_their_supports() -> None:
+    target = sa.Target(
+        lambda p: -0.5 * jnp.sum((jnp.log(p["scale"]) - 20) ** 2),
+        params={"scale": constraints.positive},
+    )
+    np.testing.assert_allclose(
+        starts._given_points(target, {"scale": np.exp(3.0)}), [[3.0]], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((2, 2)), "here", [1.0, 2.0]])
+def test_places_that_are_none(bad: Any) -> None:
+    with pytest.raises(ValueError, match="initial must be parameters by name, a vector of 2"):
+        sa.laplace(sa.Target(two_pits, dim=2), initial=bad)
+
+
+def test_a_place_outside_the_support_is_refused() -> None:
+    with pytest.raises(ValueError, match="not finite at the place 1 of 2"):
+        sa.laplace(
+            sa.Target(lambda z: jnp.sum(jnp.log(z)), dim=1), initial=[np.ones(1), -np.ones(1)]
+        )
+
+
+class Far(sa.Model):
+    """A density of which the model alone knows where it is: it is flat elsewhere."""
+
+    dim = 1
+    site_names = ("x",)
+    constrain = unconstrain = log_likelihood = predict = observed = None
+
+    def __init__(self, place: float) -> None:
+        self.place = place
+
+    def __call__(self, z: Any, data: Any) -> Any:
+        return -0.5 * jnp.minimum(jnp.sum((z - 1000) ** 2), 100.0)
+
+    def initial(self, key: Any, data: Any) -> Any:
+        return jnp.full(1, self.place)
+
+
+def test_every_third_search_begins_where_the_model_says() -> None:
+    start = sa.laplace(sa.Target(Far(997.0), dim=1), searches=3)
+    np.testing.assert_allclose(start.q.mean, 1000, atol=0.1)
+    # a place that is no good is not used
+    lost = sa.laplace(sa.Target(Far(np.nan), dim=1), searches=3)
+    assert np.all(np.abs(lost.q.mean) < 20)
 
 
 # -- bad input -----------------------------------------------------------------------------------

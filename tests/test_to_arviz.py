@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import optax
 import pytest
 from numpyro import distributions as dist
 from numpyro.distributions import constraints
@@ -99,10 +100,31 @@ def test_a_plain_target():
     assert float(data["posterior"]["s"].min()) > 0
 
 
+def test_draws_of_the_posterior_itself():
+    """Of an exponential variable, E s = 1. This q, wide enough to be weighed, has E s = 2.1."""
+    target = sa.Target(lambda p: -p["s"], params={"s": constraints.positive})
+    q = sa.MeanField.from_moments(np.array([-0.9]), np.array([1.8]))
+    fit = sa.fit(target, sa.pmcsa(32), q0=q, optimizer=optax.sgd(1e-6), steps=200,
+                 progress=False)  # fmt: skip
+    mean = {}
+    for draws in ("q", "resampled", "chains"):
+        data = fit.to_arviz(key=2, n=4000, draws=draws)
+        assert data["posterior"]["s"].shape == (4, 1000)
+        assert ("log_weight" in data["sample_stats"]) == (draws == "q")
+        mean[draws] = float(data["posterior"]["s"].mean())
+    assert mean["q"] == pytest.approx(np.exp(-0.9 + 1.8**2 / 2), rel=0.3)
+    assert mean["resampled"] == pytest.approx(1.0, abs=0.08)
+    assert mean["chains"] == pytest.approx(1.0, abs=0.08)
+
+
 def test_bad_input(result, monkeypatch):
     with pytest.raises(ValueError, match="n must be an integer ≥ 4"):
         result.to_arviz(n=1)
+    with pytest.raises(ValueError, match="draws must be 'q', 'resampled' or 'chains', got 'z'"):
+        result.to_arviz(draws="z")
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=1)
+    with pytest.raises(ValueError, match="has no chains; take 'resampled'"):
+        sa.fit(target, sa.elbo(4), steps=5, progress=False).to_arviz(draws="chains")
     many = sa.fit(target, sa.pmcsa(), steps=5, replications=2, progress=False)
     with pytest.raises(ValueError, match=r"result\[0\]"):
         many.to_arviz()

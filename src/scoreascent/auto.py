@@ -24,7 +24,8 @@ import numpy as np
 from rich.console import Console
 
 from scoreascent._random import as_key
-from scoreascent.diagnostics.verdict import GOOD, GROWTH_MAX, sd_growth
+from scoreascent.diagnostics.measure import sd_growth
+from scoreascent.diagnostics.verdict import GOOD, GROWTH_MAX
 from scoreascent.families import Family, LowRank
 from scoreascent.kernels import HMC, IMH, Cycle, Kernel
 from scoreascent.methods import pmcsa

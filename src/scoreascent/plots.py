@@ -31,16 +31,9 @@ from scipy.special import logsumexp
 
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
+from scoreascent.diagnostics.measure import ROWS, chain_states, check_single, draw, log_weights
 from scoreascent.diagnostics.psis import effective_sample_size, psis
-from scoreascent.diagnostics.verdict import (
-    K_GOOD,
-    K_USABLE,
-    ROWS,
-    _draw,
-    chain_states,
-    check_single,
-    log_weights,
-)
+from scoreascent.diagnostics.verdict import K_GOOD, K_USABLE
 from scoreascent.result import Result
 
 if TYPE_CHECKING:
@@ -298,7 +291,7 @@ def plot_khat(
     check_single(result)
     draws = check_count("draws", draws, 100)
     key_draw, _ = jax.random.split(as_key(key))
-    _, log_p, log_q = _draw(key_draw, result.target, result.q, draws)
+    _, log_p, log_q = draw(key_draw, result.target, result.q, draws)
     log_w, _ = log_weights(log_p, log_q)
     if not np.any(log_w > -np.inf):
         raise ValueError("result: no draw of q lies where the posterior has mass, nothing to draw")

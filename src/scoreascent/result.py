@@ -136,17 +136,26 @@ class Result:
             return self.diagnosis
         return diagnose(self, 0 if key is None else key, draws, steps)
 
-    def to_arviz(self, key: PRNGKeyArray | int = 0, n: int = 1000) -> Any:
+    def to_arviz(
+        self,
+        key: PRNGKeyArray | int = 0,
+        n: int = 1000,
+        draws: Literal["q", "resampled", "chains"] = "q",
+    ) -> Any:
         """ArviZ's container of the installed version: `InferenceData` or `DataTree`.
 
-        Groups: `posterior` (n draws of q, as four chains of independent draws), `chains` (400
+        Groups: `posterior` (n draws, as four chains of independent draws), `chains` (400
         states of each of the chains at the fitted q), `sample_stats` (log densities, smoothed
         importance weights, k̂, acceptance) and, for targets made of a model, `observed_data`,
         `posterior_predictive` and `log_likelihood`. Its attributes say how the fit was made.
+
+        `draws` says what the n draws are: of q; of q and `resampled` by importance weights; or
+        states of the `chains`, taken at random. What depends on tails, such as `arviz.loo`, is
+        better with one of the last two, unless q is close to the posterior.
         """
         from scoreascent.adapters.arviz import to_arviz
 
-        return to_arviz(self, key, n)
+        return to_arviz(self, key, n, draws)
 
     def resample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None
@@ -156,7 +165,7 @@ class Result:
         `draws` is how many are drawn of q first, 10 n if not said. They are no better than the
         weights: look at `diagnose().k_hat`, which should be below 0.7.
         """
-        from scoreascent.diagnostics.verdict import resample
+        from scoreascent.diagnostics.measure import resample
 
         n = check_count("n", n, 1)
         draws = 10 * n if draws is None else check_count("draws", draws, n)

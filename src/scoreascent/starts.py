@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from scoreascent._random import as_key
 from scoreascent._structs import check_count, pytree
 from scoreascent.families import Family, FullRank, LowRank
 from scoreascent.kernels.base import evaluate
-from scoreascent.target import Target
+from scoreascent.target import Model, Target
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 FULL_MAX = 200  # most coordinates for which a d × d matrix is kept
 RANK = 20  # of the low-rank family beyond that
 BOXES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's chains do, or further out
+OWN = 3  # every third search begins where the model itself would, if it knows
 LONGEST = 300  # iterations of a search
 PATH = 60  # iterations of a search by Pathfinder, which draws at each of them
 DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
@@ -102,8 +104,14 @@ class _Gaussian:
         return self.scale if self.scale.ndim == 1 else np.sqrt(np.sum(self.scale**2, 1))
 
 
-def laplace(target: Target, key: PRNGKeyArray | int = 0, searches: int = 8) -> Start:
+def laplace(
+    target: Target, key: PRNGKeyArray | int = 0, searches: int = 8, initial: Any = None
+) -> Start:
     """Gaussians with the curvature of log p at its modes, found by L-BFGS from several places.
+
+    Searches begin in boxes around the origin, and every third one, if the model is NumPyro's or
+    PyMC's, at a draw of its prior or at its initial values. `initial` names places of your own,
+    which come first: parameters as `target.constrain` gives them, a vector z, or a list of such.
 
     Where a mode says little of the mass around it (a hierarchical model whose density grows
     without bound as a scale goes to zero), the best place on the way there is taken instead: the
@@ -114,12 +122,9 @@ def laplace(target: Target, key: PRNGKeyArray | int = 0, searches: int = 8) -> S
     >>> [round(float(x), 2) for x in (*start.q.mean, *start.q.sd)]
     [3.0, 3.0, 0.1, 0.1]
     """
-    searches = check_count("searches", searches, 1)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
-    counts = [0, 0]
-    found = []
-    for i in range(searches):
-        first = _first_point(target, rng, BOXES[i % len(BOXES)], counts)
+    key, counts, found = as_key(key), [0, 0], []
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    for first in _first_points(target, key, rng, searches, initial, counts):
         path = _descend(target, first, counts)
         best = max(_gaussians(target, path[-1:], rng, counts), key=lambda g: g.elbo)
         if not _is_fair(best) and len(path) > 2:
@@ -130,13 +135,15 @@ def laplace(target: Target, key: PRNGKeyArray | int = 0, searches: int = 8) -> S
     return _chosen(target, found, counts)
 
 
-def pathfinder(target: Target, key: PRNGKeyArray | int = 0, searches: int = 4) -> Start:
+def pathfinder(
+    target: Target, key: PRNGKeyArray | int = 0, searches: int = 4, initial: Any = None
+) -> Start:
     """Gaussians on the way to the modes, by BlackJAX's Pathfinder from several places.
 
     Each search keeps the Gaussian with the highest ELBO on its path, with the inverse Hessian that
-    L-BFGS has learnt by then: gradients alone, where `laplace` differentiates twice. The best
-    searches are kept and held against each other as there. BlackJAX does not tell how often its
-    line searches look, so `evaluations` counts one gradient for each iteration.
+    L-BFGS has learnt by then: gradients alone, where `laplace` differentiates twice. Searches begin
+    as there, and the best are kept and held against each other as there. BlackJAX does not tell how
+    often its line searches look, so `evaluations` counts one gradient for each iteration.
 
     >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
     >>> start = pathfinder(target)
@@ -149,13 +156,9 @@ def pathfinder(target: Target, key: PRNGKeyArray | int = 0, searches: int = 4) -
         raise ModuleNotFoundError(
             "pathfinder needs blackjax: pip install 'scoreascent[blackjax]'", name="blackjax"
         ) from None
-    searches = check_count("searches", searches, 1)
-    key = as_key(key)
+    key, counts, found = as_key(key), [0, 0], []
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    counts = [0, 0]
-    found = []
-    for i in range(searches):
-        first = _first_point(target, rng, BOXES[i % len(BOXES)], counts)
+    for i, first in enumerate(_first_points(target, key, rng, searches, initial, counts)):
         path = _path(target, jax.random.fold_in(key, i), _narrow(first))
         found.append(_best_of_path(target, *(np.asarray(x, np.float64) for x in path)))
         counts[0] += (PATH + 2) * DRAWS
@@ -237,13 +240,62 @@ def _hessian_times(target: Target, z: Any, v: Any) -> Any:
     return jax.lax.map(times, v, batch_size=8)
 
 
-def _first_point(target: Target, rng: np.random.Generator, box: float, counts: list[int]) -> Vector:
+def _first_points(
+    target: Target,
+    key: PRNGKeyArray,
+    rng: np.random.Generator,
+    searches: int,
+    initial: Any,
+    counts: list[int],
+) -> Iterator[Vector]:
+    """Where the searches begin: places that were given, then boxes and the model's own."""
+    given = _given_points(target, initial)
+    for i in range(max(check_count("searches", searches, 1), len(given))):
+        own: Any = None
+        if i < len(given):
+            own = given[i]
+        elif i % OWN == OWN - 1 and isinstance(target.log_density, Model):
+            own = target.log_density.initial(jax.random.fold_in(key, i), target.data)
+        if own is not None and _is_finite(target, own, counts):
+            yield np.asarray(own, np.float64)
+        elif i < len(given):
+            raise ValueError(
+                f"initial: the log density or its gradient is not finite at the place {i} of "
+                f"{len(given)}; give places inside the support"
+            )
+        else:
+            yield _in_box(target, rng, BOXES[i % len(BOXES)], counts)
+
+
+def _given_points(target: Target, initial: Any) -> list[Vector]:
+    """`initial` as a list of vectors."""
+    if initial is None:
+        return []
+    places = initial if isinstance(initial, list | tuple) else [initial]
+    points = []
+    for place in places:
+        z = np.asarray(target.unconstrain(place) if isinstance(place, Mapping) else place)
+        if z.shape != (target.dim,) or z.dtype.kind not in "fiu":
+            raise ValueError(
+                f"initial must be parameters by name, a vector of {target.dim} numbers, or a list "
+                f"of such, got {place!r}"
+            )
+        points.append(z.astype(np.float64))
+    return points
+
+
+def _is_finite(target: Target, z: Any, counts: list[int]) -> bool:
+    """Whether a search can begin there."""
+    log_p, gradient = _value_and_grad(target, _narrow(z))
+    counts[1] += 1
+    return bool(np.isfinite(log_p) and np.all(np.isfinite(np.asarray(gradient))))
+
+
+def _in_box(target: Target, rng: np.random.Generator, box: float, counts: list[int]) -> Vector:
     """A point of the box with a finite density and gradient, nearer and nearer to the origin."""
     for shrink in 0.8 ** np.arange(40):
         z = rng.uniform(-box, box, target.dim) * shrink
-        log_p, gradient = _value_and_grad(target, _narrow(z))
-        counts[1] += 1
-        if np.isfinite(log_p) and np.all(np.isfinite(np.asarray(gradient))):
+        if _is_finite(target, z, counts):
             return z
     return np.zeros(target.dim)
 

@@ -68,6 +68,10 @@ class Model(ABC):
     def observed(self, data: Any) -> dict[str, Float[Array, ...]]:
         """The observations themselves."""
 
+    def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"] | None:
+        """A place where a search may begin, random or not; None if the model knows of none."""
+        return None
+
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of parameters and observations that have any."""

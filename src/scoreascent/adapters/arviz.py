@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
+from scoreascent.diagnostics.measure import chain_states, check_single, log_weights, resample
 from scoreascent.diagnostics.psis import psis
-from scoreascent.diagnostics.verdict import chain_states, check_single, log_weights
 from scoreascent.target import Model
 
 if TYPE_CHECKING:
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 CHAINS = 4  # independent draws have no chains; ArviZ's plots and summaries want some
 
 
-def to_arviz(result: Result, key: PRNGKeyArray | int = 0, n: int = 1000) -> Any:
+def to_arviz(result: Result, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = "q") -> Any:
     """An `InferenceData` (ArviZ 0.x) or `DataTree` (ArviZ 1.x); see `Result.to_arviz`."""
     arviz = _arviz()
     check_single(result)
     n = check_count("n", n, CHAINS)
     keys = jax.random.split(as_key(key), 3)
-    draws = -(-n // CHAINS)
-    z = result.q.sample(keys[0], (CHAINS, draws))
+    states = chain_states(result, keys[2])
+    z = _posterior(result, keys[0], CHAINS * -(-n // CHAINS), draws, states)
     over_draws = lambda f: jax.jit(jax.vmap(jax.vmap(f)))  # noqa: E731
     groups: dict[str, dict[str, Any]] = {
         "posterior": _numpy(over_draws(result.target.named)(z)),
-        "sample_stats": _stats(result, z),
+        "sample_stats": _stats(result, z, weigh=draws == "q"),
     }
     model, data = result.target.log_density, result.target.data
     dims: dict[str, list[str]] = {}
@@ -50,28 +51,49 @@ def to_arviz(result: Result, key: PRNGKeyArray | int = 0, n: int = 1000) -> Any:
             predicted = _predicted(model, data, keys[1], z)
             if predicted is not None:
                 groups["posterior_predictive"] = predicted
-    states = chain_states(result, keys[2])
     if states is not None:
         groups["chains"] = _numpy(over_draws(result.target.named)(states[0]))
     attrs = {k: v if isinstance(v, int | float | str) else str(v) for k, v in result.made.items()}
     return _assemble(arviz, groups, coords, dims, {"inference_library": "scoreascent", **attrs})
 
 
-def _stats(result: Result, z: Any) -> dict[str, Any]:
-    """What is known of every draw; k̂ and acceptance, which are of all, are repeated."""
+def _posterior(result: Result, key: PRNGKeyArray, n: int, draws: str, states: Any) -> Any:
+    """Unconstrained draws of shape (chains, draws, d)."""
+    if draws == "q":
+        return result.q.sample(key, (CHAINS, n // CHAINS))
+    if draws == "resampled":
+        z = resample(result, key, n, 10 * n)
+    elif draws == "chains" and states is not None:
+        flat = states[0].reshape(-1, states[0].shape[-1])
+        z = jnp.asarray(flat)[jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)]
+    elif draws == "chains":
+        raise ValueError(f"draws='chains': {result.method!r} has no chains; take 'resampled'")
+    else:
+        raise ValueError(f"draws must be 'q', 'resampled' or 'chains', got {draws!r}")
+    return z.reshape(CHAINS, n // CHAINS, -1)
+
+
+def _stats(result: Result, z: Any, weigh: bool) -> dict[str, Any]:
+    """What is known of every draw; k̂ and acceptance, which are of all, are repeated.
+
+    Draws that are of π already have no weights.
+    """
     log_p = jax.jit(lambda z: jax.lax.map(jax.vmap(result.target.log_prob), z))(z)
     log_q = jax.jit(jax.vmap(jax.vmap(result.q.log_prob)))(z)
     log_w, _ = log_weights(log_p, log_q)
     some = bool(np.any(log_w > -np.inf))
     tail = max(1, result.trace.loss.size // 10)
     late = result.trace.acceptance[-tail:]
-    return {
+    stats = {
         "lp": np.asarray(log_p),
         "log_q": np.asarray(log_q),
-        "log_weight": psis(log_w.ravel()).log_weights.reshape(log_w.shape) if some else log_w,
-        "k_hat": np.full(log_w.shape, psis(log_w.ravel()).k_hat if some else np.inf),
         "acceptance_rate": np.full(log_w.shape, np.mean(late) if late.size else np.nan),
     }
+    if weigh:
+        smooth = psis(log_w.ravel()) if some else None
+        stats["log_weight"] = log_w if smooth is None else smooth.log_weights.reshape(log_w.shape)
+        stats["k_hat"] = np.full(log_w.shape, np.inf if smooth is None else smooth.k_hat)
+    return stats
 
 
 def _predicted(model: Model, data: Any, key: Any, z: Any) -> dict[str, Any] | None:

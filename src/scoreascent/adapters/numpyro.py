@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
 from numpyro.distributions import biject_to
+from numpyro.infer import init_to_sample
 from numpyro.infer.util import potential_energy
 from numpyro.primitives import Messenger
 
@@ -138,6 +139,17 @@ class NumPyroModel(Model):
         sites = self.call.trace(data, self._at(jnp.zeros(self.dim)))
         kept = {k: s for k, s in sites.items() if _is_observed(s)}
         return {k: jnp.broadcast_to(s["value"], _shape(s)) for k, s in kept.items()}
+
+    def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
+        """A draw of the prior; a site whose prior has no draws is near zero, unconstrained."""
+        sites = self.call.trace(
+            data,
+            lambda f: handlers.seed(f, key),
+            lambda f: handlers.substitute(f, substitute_fn=init_to_sample),
+        )
+        latent = {k: sites[k] for k in self.site_names}
+        free = [biject_to(s["fn"].support).inv(s["value"]) for s in latent.values()]
+        return jnp.concatenate([jnp.ravel(x) for x in free])
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:

@@ -120,6 +120,14 @@ class PyMCModel(Model):
         """The values of the observed variables."""
         return dict(zip(self.observed_names, self._run("observed")))
 
+    def initial(self, key: PRNGKeyArray, data: Any = None) -> Float[Array, " d"]:
+        """PyMC's initial point, moved by up to one in every coordinate, as PyMC's chains are."""
+        seed = int(jax.random.key_data(key).astype(jnp.uint32)[-1])
+        point = self.model.initial_point(random_seed=seed)
+        z = [np.ravel(np.asarray(point[v.name], np.float64)) for v in self.model.value_vars]
+        rng = np.random.default_rng(seed)
+        return jnp.asarray(np.concatenate(z) + rng.uniform(-1, 1, self.dim), float)
+
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The model's dims of every variable that has any."""

@@ -48,8 +48,24 @@ class Family(Protocol):
         """Log q(z; λ)."""
 
 
-class Transported:
-    """Sampling for families that transport base noise."""
+class Located:
+    """What families with a mean `loc` share; their base noise is normal unless they say else."""
+
+    loc: Float[Array, " d"]
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates d."""
+        return int(self.loc.shape[-1])
+
+    @property
+    def mean(self) -> Float[Array, " d"]:
+        """E_q z."""
+        return self.loc
+
+    def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """A standard normal vector."""
+        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
 
     def sample(
         self: Family, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()

@@ -24,15 +24,15 @@ from scoreascent.families._numbers import (
     spread,
     vector,
 )
-from scoreascent.families.base import Transported
+from scoreascent.families.base import Located
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PRNGKeyArray
+    from jaxtyping import Array, Float
 
 
 @pytree
 @dataclass(frozen=True)
-class FullRank(Transported):
+class FullRank(Located):
     """A Gaussian N(loc, L Lᵀ); L has the strict lower part of raw, and softplus of its diagonal.
 
     Nothing above the diagonal of `raw` counts: it is set to zero, and its gradient is zero. The
@@ -75,16 +75,6 @@ class FullRank(Transported):
         return cls(mean, raw_of(tril))
 
     @property
-    def dim(self) -> int:
-        """The number of coordinates d."""
-        return int(self.loc.shape[-1])
-
-    @property
-    def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
-        return self.loc
-
-    @property
     def sd(self) -> Float[Array, " d"]:
         """The standard deviation of every coordinate."""
         return jnp.sqrt(jnp.sum(self.tril**2, -1))
@@ -98,10 +88,6 @@ class FullRank(Transported):
     def cov(self) -> Float[Array, "d d"]:
         """The covariance matrix L Lᵀ."""
         return dot(self.tril, jnp.swapaxes(self.tril, -1, -2))
-
-    def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        """A standard normal vector."""
-        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
         """Loc + L ε."""

@@ -23,7 +23,7 @@ from scoreascent.families._numbers import (
     spread,
     vector,
 )
-from scoreascent.families.base import Transported
+from scoreascent.families.base import Located
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -34,7 +34,7 @@ SHARE = 0.01  # of the variance that a fresh member gives to its factor
 
 @pytree
 @dataclass(frozen=True)
-class LowRank(Transported):
+class LowRank(Located):
     """A Gaussian N(loc, F Fᵀ + diag(s²)), F = factor of shape (d, r), s = softplus(omega).
 
     Time and memory are linear in d: only `cov` makes a matrix of shape (d, d). Its base noise has
@@ -98,19 +98,9 @@ class LowRank(Transported):
         return cls(mean, factor, inverse_softplus(rest))
 
     @property
-    def dim(self) -> int:
-        """The number of coordinates d."""
-        return int(self.loc.shape[-1])
-
-    @property
     def rank(self) -> int:
         """The number of columns r of the factor."""
         return int(self.factor.shape[-1])
-
-    @property
-    def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
-        return self.loc
 
     @property
     def own_sd(self) -> Float[Array, " d"]:

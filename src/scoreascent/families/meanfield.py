@@ -12,15 +12,15 @@ import numpy as np
 
 from scoreascent._structs import check_count, pytree, unchecked
 from scoreascent.families._numbers import inverse_softplus, known, masked, vector
-from scoreascent.families.base import Transported
+from scoreascent.families.base import Located
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, PRNGKeyArray
+    from jaxtyping import Array, Float
 
 
 @pytree
 @dataclass(frozen=True)
-class MeanField(Transported):
+class MeanField(Located):
     """Independent Gaussians: z_i ~ N(loc_i, σ_i²) with σ = softplus(omega).
 
     Its inclusive-KL optimum has the posterior's own means and marginal standard deviations,
@@ -65,16 +65,6 @@ class MeanField(Transported):
         return cls(mean, inverse_softplus(sd))
 
     @property
-    def dim(self) -> int:
-        """The number of coordinates d."""
-        return int(self.loc.shape[-1])
-
-    @property
-    def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
-        return self.loc
-
-    @property
     def sd(self) -> Float[Array, " d"]:
         """The standard deviation of every coordinate, softplus(ω)."""
         return jax.nn.softplus(self.omega)
@@ -83,10 +73,6 @@ class MeanField(Transported):
     def cov(self) -> Float[Array, "d d"]:
         """The (diagonal) covariance matrix."""
         return jnp.diag(self.sd**2)
-
-    def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        """A standard normal vector."""
-        return jax.random.normal(key, self.loc.shape, self.loc.dtype)
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
         """Loc + σ ε."""

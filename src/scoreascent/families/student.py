@@ -23,7 +23,7 @@ from scoreascent.families._numbers import (
     matrix,
     vector,
 )
-from scoreascent.families.base import Transported
+from scoreascent.families.base import Located
 from scoreascent.families.fullrank import cholesky, raw_of, tril_of, whiten
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DF = 5.0
 
 @pytree(static=("df",))
 @dataclass(frozen=True)
-class StudentT(Transported):
+class StudentT(Located):
     """Independent Student-t: (z_i − loc_i)/s_i has `df` degrees of freedom, s = softplus(omega).
 
     Proposals from it reach into tails that a Gaussian's do not. `df` is not fitted, and must exceed
@@ -74,16 +74,6 @@ class StudentT(Transported):
         if known(sd) and not np.all(np.asarray(sd) > 0):
             raise ValueError(f"sd must be positive everywhere, got {sd}")
         return cls(mean, inverse_softplus(sd / _stretch(df)), df)
-
-    @property
-    def dim(self) -> int:
-        """The number of coordinates d."""
-        return int(self.loc.shape[-1])
-
-    @property
-    def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
-        return self.loc
 
     @property
     def scale(self) -> Float[Array, " d"]:
@@ -139,7 +129,7 @@ class StudentT(Transported):
 
 @pytree(static=("df",))
 @dataclass(frozen=True)
-class FullRankStudentT(Transported):
+class FullRankStudentT(Located):
     """The multivariate Student-t: L⁻¹(z − loc) is spherical t; L is made of raw as in `FullRank`.
 
     `df` is not fitted, and must exceed 2; `cov` is the covariance matrix L Lᵀ df/(df − 2), not the
@@ -180,16 +170,6 @@ class FullRankStudentT(Transported):
         mean, tril = vector("mean", mean), cholesky(cov)
         check_fit({"cov": 2 * mean.shape}, mean=mean, cov=tril)
         return cls(mean, raw_of(tril / _stretch(df)), df)
-
-    @property
-    def dim(self) -> int:
-        """The number of coordinates d."""
-        return int(self.loc.shape[-1])
-
-    @property
-    def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
-        return self.loc
 
     @property
     def tril(self) -> Float[Array, "d d"]:

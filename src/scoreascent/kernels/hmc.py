@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 JITTER = 0.4  # a step is between 1 − JITTER and 1 times the step size, else orbits may close
+# Of the trajectories so many have steps that are shorter still, by up to a factor SHORTEST: where
+# the density is narrower than elsewhere, a chain could otherwise not move at all.
+SHORT, SHORTEST = 0.1, 1 / 32
 
 
 class StepSize(NamedTuple):
@@ -114,7 +117,7 @@ class HMC(Config, Adaptive):
         size = self._size(q, tuning).astype(dtype)
         count = self._leaps(size)
         key_noise, key_jitter, key_accept = jax.random.split(key, 3)
-        size = size * (1 - JITTER * jax.random.uniform(key_jitter, dtype=dtype))
+        size = size * _jitter(key_jitter, dtype)
         momentum = materialise(_base_normal(key_noise, q))
         end = self._fly(target, q, point.z, momentum, size, count)
         log_p = end.log_p.astype(point.log_p.dtype)
@@ -188,6 +191,12 @@ class MALA(HMC):
         super().__post_init__()
         if self.max_steps != 1:
             raise ValueError(f"MALA takes one step, got max_steps={self.max_steps}; use HMC")
+
+
+def _jitter(key: PRNGKeyArray, dtype: Any) -> Float[Array, ""]:
+    """What a step is multiplied with, of a law that does not look at the chain."""
+    u, v = jax.random.uniform(key, (2,), dtype)
+    return jnp.where(u < SHORT, SHORTEST**v, 1 - JITTER * v)
 
 
 def _base_normal(key: PRNGKeyArray, q: Family) -> Float[Array, " k"]:

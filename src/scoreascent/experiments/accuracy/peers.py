@@ -25,7 +25,7 @@ from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, autoguide
 
 import scoreascent as sa
-from scoreascent.diagnostics.verdict import log_weights
+from scoreascent.diagnostics.measure import log_weights
 from scoreascent.experiments.accuracy.metrics import Fit
 from scoreascent.experiments.accuracy.models import Entry
 

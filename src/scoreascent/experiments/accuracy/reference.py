@@ -109,7 +109,8 @@ def _sample(name: str, target: Any, settings: Settings) -> tuple[NDArray[Any], i
         num_warmup=settings.warmup,
         num_samples=settings.block,
         num_chains=settings.chains,
-        chain_method="vectorized",
+        # chains that need not wait for each other's longest trajectory, where there are devices
+        chain_method="parallel" if jax.device_count() >= settings.chains else "vectorized",
         progress_bar=False,
     )
     key, start = jax.random.split(jax.random.key(settings.seed))
