@@ -103,24 +103,10 @@ def test_mass_between_and_beyond_the_stored_quantiles():
 # -- models ----------------------------------------------------------------------------------------
 
 
-def stored(name: str) -> reference.Reference:
-    """The reference of a model, or a skip that says which one is missing."""
-    try:
-        return reference.load(name)
-    except ValueError as error:
-        if "has no reference" not in str(error) or name not in PENDING:
-            raise
-        pytest.skip(str(error))
-
-
-# their runs of NUTS take hours and are not done; a name leaves this list with its file
-PENDING = {"gp", "stochastic-volatility"}
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_a_finite_density_of_its_dimension(name):
     """Also: its reference is of this density, which a change of model or data would break."""
-    entry, known = MODELS[name], stored(name)
+    entry, known = MODELS[name], reference.load(name)
     target = entry.target()
     assert target.dim == entry.dim
     assert tuple(models.coordinates(target)) == known.names
@@ -144,7 +130,7 @@ def test_a_third_is_held_out_and_the_suite_is_large_enough():
 
 @pytest.mark.parametrize("name", ["regression-raw", "stochastic-volatility"])
 def test_both_precisions_see_one_posterior(name):
-    known = stored(name)
+    known = reference.load(name)
     rng = np.random.default_rng(1)
     z = known.mean + known.sd * rng.normal(size=(4, len(known.mean))) / 3
     narrow = jax.vmap(MODELS[name].target().log_prob)(z.astype(np.float32))
@@ -204,7 +190,7 @@ def test_the_funnels_spread():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_reference_is_there_and_its_chains_agree(name):
-    known = stored(name)
+    known = reference.load(name)
     assert np.all(known.rhat < 1.005)
     assert np.all(known.ess >= 10_000)
     assert np.all(known.sd > 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -83,16 +84,15 @@ def twenty_rates() -> Arrays:
 
 
 def stochastic_volatility(y: Any) -> None:
-    """Log variances follow an AR(1), non-centred: h = μ + σ L(φ) ε."""
+    """Log variances follow an AR(1), non-centred: h_t = μ + σ x_t, x_t = φ x_{t−1} + ε_t."""
     n = y.shape[0]
     mu = numpyro.sample("mu", dist.Normal(0, 2))
     phi = numpyro.sample("phi", dist.Beta(20, 2))
     sigma = numpyro.sample("sigma", dist.HalfNormal(0.5))
     noise = numpyro.sample("noise", dist.Normal(0, 1).expand([n]).to_event(1))
     first = noise.at[0].divide(jnp.sqrt(1 - phi**2))  # the first is of the stationary law
-    lag = jnp.arange(n)[:, None] - jnp.arange(n)
-    powers = jnp.where(lag >= 0, jnp.exp(jnp.maximum(lag, 0) * jnp.log(phi)), 0.0)
-    numpyro.sample("y", dist.Normal(0, jnp.exp((mu + sigma * (powers @ first)) / 2)), obs=y)
+    _, x = jax.lax.scan(lambda x, e: (phi * x + e,) * 2, jnp.zeros_like(mu), first)
+    numpyro.sample("y", dist.Normal(0, jnp.exp((mu + sigma * x) / 2)), obs=y)
 
 
 def returns() -> Arrays:
