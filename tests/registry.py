@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 
 import scoreascent as sa
+
+
+def few(names: Iterable[str], *quick: str) -> list[Any]:
+    """Names to run a test on: the quick ones always, the others with `make test-all`.
+
+    For tests whose code is the same for all of them, and whose time is jax's compiler's.
+    """
+    names = list(names)
+    assert set(quick) <= set(names), f"{set(quick) - set(names)} are not in the registry"
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from scoreascent.experiments.accuracy.metrics import Fit, compare, is_right, mas
 from scoreascent.experiments.accuracy.models import MODELS, Entry
 from scoreascent.models.gaussian import Gaussian
 from scoreascent.theory import kl_star
+from tests.registry import few
 from tests.stats import Z_MAX, Z_MUTANT
 
 EXACT = [name for name, entry in MODELS.items() if entry.exact is not None]
@@ -103,7 +104,11 @@ def test_mass_between_and_beyond_the_stored_quantiles():
 # -- models ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+FIRST = ("gaussian-ar1", "regression-raw", "logistic", "horseshoe", "eight-schools", "gp",
+         "stochastic-volatility", "funnel")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", few(MODELS, *FIRST))
 def test_a_model_is_a_finite_density_of_its_dimension(name):
     """Also: its reference is of this density, which a change of model or data would break."""
     entry, known = MODELS[name], reference.load(name)
@@ -128,6 +133,7 @@ def test_a_third_is_held_out_and_the_suite_is_large_enough():
     assert kl_star(exact.autoregressive_gaussian().cov) > 10  # far from any mean-field q
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regression-raw", "stochastic-volatility"])
 def test_both_precisions_see_one_posterior(name):
     known = reference.load(name)
@@ -221,6 +227,7 @@ def known_gaussian(monkeypatch):
     return problem
 
 
+@pytest.mark.slow
 def test_a_run_of_nuts_finds_a_gaussian_and_its_file_comes_back(known_gaussian, tmp_path):
     made, how = reference.compute("known", SMALL)
     sd = np.sqrt(np.diag(known_gaussian.cov))
@@ -312,6 +319,7 @@ def slow(*names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["numpyro-multivariate", "blackjax-full-rank", *slow("nuts", "numpyro-low-rank")],
@@ -470,6 +478,7 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(peers, "_verdict", lambda result: "not converged: run longer")
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_tables_goes_on_and_draws_again(few_steps, tmp_path, monkeypatch):
     out = tmp_path / "run"
     command = ["bench", "accuracy", "--quick", "--out", str(out)]

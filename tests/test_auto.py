@@ -15,6 +15,7 @@ from jax.scipy.special import logsumexp
 import scoreascent as sa
 from scoreascent.auto import BOTH
 from scoreascent.diagnostics.verdict import GOOD
+from tests.registry import few
 
 
 def fit(log_density: Any, dim: int, **options: Any) -> sa.Result:
@@ -127,13 +128,9 @@ BAD = {
     "edges": (cliff, 2, ""),
     "a saddle at the origin": (saddle, 2, "modes"),
 }
-# the same code as the others', on posteriors of which one of a kind is enough every time
-SLOW = BAD.keys() - {"two far modes", "flat in one direction"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in BAD]
-)
+@pytest.mark.parametrize("name", few(BAD, "two far modes"))
 def test_never_called_good(name):
     log_density, dim, reason = BAD[name]
     result = fit(log_density, dim, steps=1500)
@@ -153,6 +150,7 @@ def test_a_density_without_a_finite_value_is_an_error():
         fit(lambda z: jnp.nan * jnp.sum(z), 2)
 
 
+@pytest.mark.slow
 def test_every_choice_can_be_overruled():
     log_density, mean, sd = correlated([1.0, 2.0], 0.9)
     q0 = sa.MeanField.from_moments([0.0, 1.0], [1.0, 1.0])
@@ -164,6 +162,7 @@ def test_every_choice_can_be_overruled():
     assert errors(fit(log_density, 2, q0=start), mean, sd)[0] < 0.1
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_bits_and_another_other_ones():
     log_density, _, _ = correlated([1.0, 2.0], 0.5)
     target = sa.Target(log_density, 2)

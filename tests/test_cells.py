@@ -323,12 +323,11 @@ def victim(folder: str, write: int) -> None:
     grid(Path(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "writes",
-    [
-        (5, 8),  # in the middle of the first cell, then between the two files of its end
-        *(pytest.param((w, 3, 6), marks=pytest.mark.slow) for w in (2, 9, 10, 19)),
-    ],
+    # in the middle of the first cell, then between the two files of its end; and elsewhere
+    [(5, 8), *((w, 3, 6) for w in (2, 9, 10, 19))],
 )
 def test_killed_while_writing(writes: Any, uncut: RunFolder, tmp_path: Path) -> None:
     """One write is the manifest's; a cell saves at every look and then has two files."""

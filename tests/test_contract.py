@@ -25,7 +25,7 @@ import scoreascent as sa
 from scoreascent._structs import x64
 from scoreascent.loop import first_state, run_chunk
 from scoreascent.update import gradient
-from tests.registry import FAMILIES, METHODS, MOVES
+from tests.registry import FAMILIES, METHODS, MOVES, few
 from tests.stats import Z_MAX, z_score
 
 fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
@@ -43,7 +43,9 @@ KERNELS: dict[str, Any] = {
 
 each_method = pytest.mark.parametrize("name", METHODS)
 everything = pytest.mark.parametrize("name", EVERY)
-each_family = pytest.mark.parametrize("family", FAMILIES)
+each_family = pytest.mark.parametrize(
+    "family", few(FAMILIES, "mean-field", "full-rank", "low-rank")
+)
 
 TRACES = [0]  # how often jax has asked for the density below
 
@@ -104,7 +106,7 @@ def step_and_objective(method: Any, key: Any, target: Any, q: Any, eta: Any) -> 
 
 
 @pytest.mark.parametrize(  # op by op, jax compiles every op: the moves of no method can wait
-    "name", [n if n in METHODS else pytest.param(n, marks=pytest.mark.slow) for n in EVERY]
+    "name", few(EVERY, *METHODS)
 )
 def test_jit_equals_eager(name: str) -> None:
     """In float64, so that no rounding can turn an acceptance over."""

@@ -88,6 +88,7 @@ def test_eight_schools_in_pymc(run):
     assert "theta[Lawrenceville]" in out
 
 
+@pytest.mark.slow
 def test_robust_regression(run):
     (result, diagnosis, _), out = run("robust_regression", steps=4000, draws=100)
     check_printed(out, diagnosis)
@@ -106,6 +107,7 @@ def test_hierarchical_logistic(run):
     assert "kind × extract" in out
 
 
+@pytest.mark.slow
 def test_mean_field_fails_and_is_called_out(run, tmp_path):
     """The verdict against the closed form: wrong where it says so, right where it says so."""
     pytest.importorskip("matplotlib").use("Agg")

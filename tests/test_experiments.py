@@ -107,7 +107,10 @@ def test_an_empty_run_has_no_table(tmp_path):
 
 @pytest.mark.parametrize(
     ("what", "pictures"),
-    [("figure1", ["figure1"]), ("figure2", ["figure2", "figure2-schedules"])],
+    [
+        ("figure1", ["figure1"]),
+        pytest.param("figure2", ["figure2", "figure2-schedules"], marks=pytest.mark.slow),
+    ],
 )
 def test_quick_figures(tmp_path, what, pictures):
     out = tmp_path / what
@@ -138,6 +141,7 @@ def test_bad_commands(tmp_path):
     assert "run the experiment first" in result.output
 
 
+@pytest.mark.slow
 def test_step_sizes_really_differ():
     """Every replication of Figure 2 has its own step size, though all share one compiled loop."""
     settings = figure2.Settings(dim=2, nu=3, step_sizes=2, replications=1, steps=50)

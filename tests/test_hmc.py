@@ -278,7 +278,15 @@ def late_moves(log: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
-    "kernel", [sa.HMC(), sa.HMC(acceptance=0.7), sa.MALA(), sa.MALA(acceptance=0.8)], ids=repr
+    "kernel",
+    [
+        sa.HMC(),
+        *(
+            pytest.param(k, marks=pytest.mark.slow)
+            for k in (sa.HMC(acceptance=0.7), sa.MALA(), sa.MALA(acceptance=0.8))
+        ),
+    ],
+    ids=repr,
 )
 def test_the_step_size_is_learnt_and_stops_moving(kernel: Any) -> None:
     log, acceptance = learnt(kernel)
@@ -291,12 +299,14 @@ def test_the_step_size_is_learnt_and_stops_moving(kernel: Any) -> None:
     assert np.ptp(log[-500:]) < 0.1
 
 
+@pytest.mark.slow
 def test_a_step_size_that_never_stops_is_seen() -> None:
     log, _ = learnt(Constant())
     assert late_moves(log) > 1.8
     assert np.ptp(log[-500:]) > 0.1
 
 
+@pytest.mark.slow
 def test_the_step_size_learnt_from_a_wrong_rate_is_seen() -> None:
     """The z-test above tells 0.9 from what a target of 0.85 leads to."""
     _, acceptance = learnt(sa.HMC(acceptance=0.85))
@@ -362,6 +372,7 @@ def long_run_bias(kernel: Any, n: int) -> float:
 FAST = sa.schedules.Decay(power=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "n"),
     [
@@ -375,6 +386,7 @@ def test_long_runs_have_the_right_moments_while_learning(kernel: Any, n: int) ->
     assert long_run_bias(kernel, n) < Z_MAX
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [FollowsTheChain(), sa.Adapted(sa.Cycle(sa.IMH(), sa.HMC()), rate=Rate(0.5))],

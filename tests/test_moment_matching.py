@@ -86,6 +86,7 @@ def optimum(family: str) -> tuple[Any, Any]:
     return MEAN, sd * s * np.sqrt(df / (df - 2))
 
 
+@pytest.mark.slow
 @each_family
 def test_it_rests_at_the_optimum(family: str) -> None:
     q = replicated(family).q
@@ -189,6 +190,7 @@ def test_adam_has() -> None:
 # -- the average ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["mean-field", "full-rank"])
 @pytest.mark.parametrize("average", [0.0, True])
 def test_the_average_is_that_of_the_points_after_the_start(family: str, average: Any) -> None:
@@ -316,6 +318,7 @@ def auto_normal() -> np.ndarray:
     return np.asarray(result.params["z_auto_scale"])
 
 
+@pytest.mark.slow
 def test_a_mean_field_fit_reaches_the_marginals_where_svi_does_not() -> None:
     """With a proposal that knows the correlations; q itself stays mean-field."""
     kernel = sa.Adapted(sa.Cycle(sa.IMH(), sa.HMC()))

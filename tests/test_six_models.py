@@ -113,8 +113,9 @@ def gap(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.max(np.abs(a.mean(0) - b.mean(0)) / error))
 
 
-slow = pytest.mark.slow
-FIVE = ["gaussian", "coins", *(pytest.param(n, marks=slow) for n in ("schools", "line", "poisson"))]
+# hundreds of fits of six models by three libraries: only with `make test-all`
+pytestmark = pytest.mark.slow
+FIVE = ["gaussian", "coins", "schools", "line", "poisson"]
 
 
 @pytest.mark.parametrize("name", FIVE)
@@ -166,7 +167,6 @@ def scales_and_correlations(draws: dict[str, Any]) -> np.ndarray:
     return np.concatenate([np.log(sds), corr[:, [1, 2, 2], [0, 0, 1]]], 1)
 
 
-@slow
 @pytest.mark.parametrize("library", LIBRARIES[1:])
 def test_covariances_agree(library: str) -> None:
     """PyMC has other coordinates for a covariance: the posteriors agree once q is weighed."""

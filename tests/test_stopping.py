@@ -24,7 +24,7 @@ import scoreascent as sa
 from scoreascent import stopping
 from scoreascent._structs import x64
 from scoreascent.progress import Bar
-from tests.registry import FAMILIES, METHODS
+from tests.registry import FAMILIES, METHODS, few
 from tests.stats import Z_MAX, Z_MUTANT
 from tests.test_contract import same_bits, same_run
 
@@ -291,19 +291,14 @@ def test_windows_are_merged() -> None:
     np.testing.assert_allclose(last.acceptance[3], np.mean(result.trace.acceptance[48:64]), 1e-6)
 
 
-def some(names: Any, quick: set[str]) -> list[Any]:
-    """Each compiles its own loop: the others can wait."""
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-@pytest.mark.parametrize("name", some(METHODS, {"msc", "elbo"}))
+@pytest.mark.parametrize("name", few(METHODS))
 def test_every_method(name: str) -> None:
     result = run(method=METHODS[name], stop=LOOSE, steps=400)
     assert result.status == "converged"
     assert np.all(np.isfinite(result.q.mean))
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, {"full-rank"}))
+@pytest.mark.parametrize("family", few(FAMILIES))
 def test_every_family(family: str) -> None:
     result = run(q0=FAMILIES[family](2), stop=LOOSE, steps=2000, replications=2)
     assert result.status == ("converged", "converged")

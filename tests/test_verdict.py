@@ -15,6 +15,7 @@ import scoreascent as sa
 from scoreascent.diagnostics.psis import psis
 from scoreascent.diagnostics.verdict import GOOD, LONGER, STUCK, WEIGH
 from scoreascent.models.bnn import BNN
+from tests.registry import few
 from tests.stats import Z_MAX, z_score
 
 PRECISION = jnp.asarray(np.linalg.inv([[1.0, 0.95], [0.95, 1.0]]), jnp.float32)
@@ -94,8 +95,11 @@ CASES: dict[str, tuple[Any, set[str]]] = {
 }
 
 
+LONG = {"good, rao-blackwellised", "student", "mean-field on twenty"}
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", few(CASES, *(CASES.keys() - LONG)))
 def test_verdicts(case):
     make, verdicts = CASES[case]
     diagnosis = make().diagnose()
@@ -144,6 +148,7 @@ def test_the_numbers_are_those_of_the_weights():
     assert diagnosis.log_evidence == pytest.approx(true_evidence, abs=0.15)
 
 
+@pytest.mark.slow
 def test_it_leaves_the_result_alone_and_repeats_itself():
     result = fit(gaussian, 3)
     before = jax.tree.map(np.array, (result.q, result.state.eta))

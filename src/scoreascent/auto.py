@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from scoreascent._batches import log_probs
 from scoreascent._random import as_key
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.verdict import GOOD, GROWTH_MAX
@@ -175,14 +176,9 @@ def _update(q: Family, n: int) -> Any:
     return moment_matching(Decay(first=first, power=0.8))
 
 
-@jax.jit
-def _log_weights(target: Target, q: Family, z: Any) -> Any:
-    return jax.lax.map(target.log_prob, z, batch_size=32) - jax.vmap(q.log_prob)(z)
-
-
 def _acceptance(target: Target, start: Start) -> float:
     """How often IMH would accept, in stationarity as the start's own points see it."""
-    log_w = np.asarray(_log_weights(target, start.q, start.z), np.float64)
+    log_w = log_probs(target, start.z) - log_probs(start.q, start.z)
     log_w = log_w[np.isfinite(log_w)]
     if not len(log_w):
         return 0.0

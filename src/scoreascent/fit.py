@@ -17,6 +17,7 @@ import optax
 
 from scoreascent import checkpoint as files
 from scoreascent import update as updates
+from scoreascent._batches import log_probs
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family, MeanField
@@ -126,8 +127,7 @@ def fit(
     q = first_q(q0, target, run_key, count)
     source = None
     if isinstance(q0, Start):
-        z = q0.z if count is None else jnp.stack([q0.z] * count)
-        source = Scattered(q, z)
+        source = _scattered(q0, q, target, count)
     stop = _check_stop(stop, average)
     start = _average_start(average, steps) if stop is None else 0
     if not checkpoint_every >= 0:
@@ -380,6 +380,18 @@ def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Fa
     if q.dim != target.dim:
         raise ValueError(f"q0 has dim {q.dim} but the target has dim {target.dim}")
     return q  # type: ignore[no-any-return]
+
+
+def _scattered(start: Start, q: Family, target: Target, count: int | None) -> Scattered:
+    """The points of a start, with their densities if there is one target and they are finite."""
+    if count is not None:
+        return Scattered(q, jnp.stack([start.z] * count))
+    log_p = log_probs(target, start.z)
+    finite = np.isfinite(log_p)
+    if not finite.any():
+        return Scattered(q, start.z)
+    z = np.asarray(start.z)[finite]
+    return Scattered(q, jnp.asarray(z), jnp.asarray(log_p[finite].astype(z.dtype)))
 
 
 def _average_start(average: bool | float, steps: int) -> int | None:

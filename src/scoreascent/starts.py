@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import fmin_l_bfgs_b
 
+from scoreascent._batches import log_probs
 from scoreascent._random import as_key
 from scoreascent._structs import check_count, pytree
 from scoreascent.families import Family, FullRank, LowRank
@@ -60,10 +61,14 @@ class Start:
 @pytree
 @dataclass(frozen=True)
 class Scattered:
-    """q, but its draws are taken from a list of points: what the first states of chains are."""
+    """q, but its draws are taken from a list of points: what the first states of chains are.
+
+    If their log densities are known, `log_p`, nothing has to be evaluated to begin.
+    """
 
     q: Family
     z: Any
+    log_p: Any = None
 
     @property
     def dim(self) -> int:
@@ -197,14 +202,13 @@ def _family(kept: list[_Gaussian], weights: Vector, dim: int) -> Family:
 
 def _narrow(x: Any) -> Any:
     """An array in jax's present precision."""
-    return jnp.asarray(x, jnp.zeros(()).dtype)
+    return jnp.asarray(np.asarray(x, jax.dtypes.canonicalize_dtype(np.float64)))
 
 
 def _valley(target: Target, a: Vector, b: Vector, counts: list[int]) -> float:
     """How far log p falls on the way from a to b, below the lower of the two."""
     along = np.linspace(0, 1, DRAWS)[:, None]
-    points = _narrow(a + along * (b - a))
-    log_p = np.asarray(_log_probs(target, points), np.float64)
+    log_p = log_probs(target, _narrow(a + along * (b - a)))
     counts[0] += DRAWS
     return float(min(log_p[0], log_p[-1]) - np.nanmin(log_p))
 
@@ -221,11 +225,6 @@ def _is_fair(g: _Gaussian) -> bool:
 @jax.jit
 def _value_and_grad(target: Target, z: Any) -> Any:
     return jax.value_and_grad(target.log_prob)(z)
-
-
-@jax.jit
-def _log_probs(target: Target, z: Any) -> Any:
-    return jax.lax.map(target.log_prob, z, batch_size=DRAWS)
 
 
 @jax.jit
@@ -330,7 +329,7 @@ def _gaussians(
         for _ in range(SHRINKS):
             noise = rng.standard_normal((DRAWS, target.dim))
             draws = mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)
-            log_p = np.asarray(_log_probs(target, _narrow(draws)), np.float64)
+            log_p = log_probs(target, _narrow(draws))
             counts[0] += DRAWS
             log_p = np.where(np.isnan(log_p) | (log_p == np.inf), -np.inf, log_p)
             finite = np.isfinite(log_p)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoreascent._batches import log_probs
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.diagnostics.measure import chain_states, check_single, log_weights, resample
@@ -78,15 +79,15 @@ def _stats(result: Result, z: Any, weigh: bool) -> dict[str, Any]:
 
     Draws that are of π already have no weights.
     """
-    log_p = jax.jit(lambda z: jax.lax.map(jax.vmap(result.target.log_prob), z))(z)
-    log_q = jax.jit(jax.vmap(jax.vmap(result.q.log_prob)))(z)
+    flat = np.asarray(z).reshape(-1, z.shape[-1])
+    log_p, log_q = (log_probs(x, flat).reshape(z.shape[:2]) for x in (result.target, result.q))
     log_w, _ = log_weights(log_p, log_q)
     some = bool(np.any(log_w > -np.inf))
     tail = max(1, result.trace.loss.size // 10)
     late = result.trace.acceptance[-tail:]
     stats = {
-        "lp": np.asarray(log_p),
-        "log_q": np.asarray(log_q),
+        "lp": log_p,
+        "log_q": log_q,
         "acceptance_rate": np.full(log_w.shape, np.mean(late) if late.size else np.nan),
     }
     if weigh:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -142,14 +143,7 @@ class NumPyroModel(Model):
 
     def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
         """A draw of the prior; a site whose prior has no draws is near zero, unconstrained."""
-        sites = self.call.trace(
-            data,
-            lambda f: handlers.seed(f, key),
-            lambda f: handlers.substitute(f, substitute_fn=init_to_sample),
-        )
-        latent = {k: sites[k] for k in self.site_names}
-        free = [biject_to(s["fn"].support).inv(s["value"]) for s in latent.values()]
-        return jnp.concatenate([jnp.ravel(x) for x in free])
+        return _prior_draw(self, key, data)
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
@@ -174,6 +168,18 @@ class NumPyroModel(Model):
 
     def __repr__(self) -> str:
         return f"NumPyroModel({self.call!r}, params={list(self.site_names)})"
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prior_draw(model: NumPyroModel, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
+    sites = model.call.trace(
+        data,
+        lambda f: handlers.seed(f, key),
+        lambda f: handlers.substitute(f, substitute_fn=init_to_sample),
+    )
+    latent = [sites[k] for k in model.site_names]
+    free = [biject_to(s["fn"].support).inv(s["value"]) for s in latent]
+    return jnp.concatenate([jnp.ravel(x) for x in free])
 
 
 class _Redraw(Messenger):  # type: ignore[misc]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from scoreascent._batches import log_probs
 from scoreascent._random import as_key
 from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.diagnostics.psis import effective_sample_size, psis, tail_shape
@@ -36,11 +37,15 @@ ROWS = 400  # looks at the chains and at λ
 STATES = 40_000  # about as many states of the chains are enough, so many chains take fewer steps
 
 
-@functools.partial(jax.jit, static_argnames="n")
-def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Array, Array, Array]:
+def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Array, Any, Any]:
     """N draws of q, and their log densities under π and under q."""
-    z = q.sample(key, (n,))
-    return z, jax.lax.map(target.log_prob, z, batch_size=200), jax.vmap(q.log_prob)(z)
+    z = _sample(key, q, n)
+    return z, log_probs(target, z), log_probs(q, z)
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _sample(key: PRNGKeyArray, q: Family, n: int) -> Array:
+    return q.sample(key, (n,))
 
 
 def log_weights(log_p: Any, log_q: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

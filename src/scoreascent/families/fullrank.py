@@ -53,7 +53,7 @@ class FullRank(Located):
         loc, raw = vector("loc", self.loc), matrix("raw", self.raw)
         check_fit({"raw": 2 * loc.shape}, loc=loc, raw=raw)
         object.__setattr__(self, "loc", loc)
-        object.__setattr__(self, "raw", jnp.tril(raw))
+        object.__setattr__(self, "raw", lower(raw))
 
     @classmethod
     def standard(cls, dim: int, scale: float = 1.0, dtype: Any = None) -> FullRank:
@@ -77,7 +77,7 @@ class FullRank(Located):
     @property
     def sd(self) -> Float[Array, " d"]:
         """The standard deviation of every coordinate."""
-        return jnp.sqrt(jnp.sum(self.tril**2, -1))
+        return row_norms(self.tril)
 
     @property
     def tril(self) -> Float[Array, "d d"]:
@@ -135,11 +135,7 @@ class FullRank(Located):
         cov = np.mean(tril @ np.swapaxes(tril, -1, -2) + away[:, :, None] * away[:, None], 0)
         dtype = self.loc.dtype
         root = jnp.asarray(np.linalg.cholesky(cov), dtype)
-        return unchecked(
-            FullRank.standard(len(cov), dtype=dtype),
-            loc=jnp.asarray(loc.mean(0), dtype),
-            raw=raw_of(root),
-        )
+        return unchecked(self, loc=jnp.asarray(loc.mean(0), dtype), raw=raw_of(root))
 
 
 def whiten(
@@ -161,12 +157,25 @@ def matched(
     return loc + rate * dot(tril, mean), raw_of(dot(tril, matched_factor(rows, rate)))
 
 
+def lower(raw: Any) -> Float[Array, "d d"]:
+    """`raw` with zeros above its diagonal; nothing is compiled for numbers that are there."""
+    return jnp.asarray(np.tril(np.asarray(raw))) if known(raw) else jnp.tril(raw)
+
+
+@jax.jit  # for calls outside the loop: one small program instead of five
+def row_norms(matrix: Float[Array, "*b d k"]) -> Float[Array, "*b d"]:
+    """The Euclidean length of every row."""
+    return jnp.sqrt(jnp.sum(matrix**2, -1))
+
+
+@jax.jit
 def tril_of(raw: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
     """The strict lower part of `raw`, and softplus of its diagonal."""
     diagonal = jax.nn.softplus(jnp.diagonal(raw, axis1=-2, axis2=-1))
     return jnp.tril(raw, -1) + diagonal[..., None] * jnp.eye(raw.shape[-1], dtype=raw.dtype)
 
 
+@jax.jit
 def raw_of(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The `raw` of this Cholesky factor."""
     return jnp.tril(tril, -1) + jnp.diag(inverse_softplus(jnp.diagonal(tril)))

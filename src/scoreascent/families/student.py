@@ -24,7 +24,7 @@ from scoreascent.families._numbers import (
     vector,
 )
 from scoreascent.families.base import Located
-from scoreascent.families.fullrank import cholesky, raw_of, tril_of, whiten
+from scoreascent.families.fullrank import cholesky, lower, raw_of, tril_of, whiten
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -147,7 +147,7 @@ class FullRankStudentT(Located):
     def __post_init__(self) -> None:
         loc, raw = vector("loc", self.loc), matrix("raw", self.raw)
         check_fit({"raw": 2 * loc.shape}, loc=loc, raw=raw)
-        for name, value in {"loc": loc, "raw": jnp.tril(raw), "df": _check_df(self.df)}.items():
+        for name, value in {"loc": loc, "raw": lower(raw), "df": _check_df(self.df)}.items():
             object.__setattr__(self, name, value)
 
     @classmethod

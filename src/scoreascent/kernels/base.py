@@ -151,8 +151,13 @@ def initial_points(key: PRNGKeyArray, target: Target, q: Family, n: int) -> Poin
 
     Draws where log p is −∞ or NaN are replaced by fresh ones, up to `MAX_REDRAWS` times; chains
     that found none by then start at those that did. If no draw at all was finite, the points keep
-    log p = −∞, which `fit` reports as an error.
+    log p = −∞, which `fit` reports as an error. A source that knows the log densities of its
+    points, all of them finite, is not asked twice.
     """
+    known = getattr(q, "log_p", None)
+    if known is not None:
+        at = jax.random.randint(key, (n,), 0, known.shape[0])
+        return Point(q.z[at], known[at])  # type: ignore[attr-defined]
 
     def redraw(carry: tuple[Array, Point]) -> tuple[Array, Point]:
         tries, points = carry

@@ -25,6 +25,7 @@ from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, autoguide
 
 import scoreascent as sa
+from scoreascent._batches import log_probs
 from scoreascent.diagnostics.measure import log_weights
 from scoreascent.experiments.accuracy.metrics import Fit
 from scoreascent.experiments.accuracy.models import Entry
@@ -134,8 +135,7 @@ def _counts(counts: Any) -> tuple[float, float]:
 
 
 def _weights(target: sa.Target, draws: Any, log_q: Any) -> NDArray[Any]:
-    log_p = jax.jit(lambda t, z: jax.lax.map(t.log_prob, z, batch_size=200))(target, draws)
-    return log_weights(log_p, log_q)[0]
+    return log_weights(log_probs(target, draws), log_q)[0]
 
 
 # -- NumPyro ---------------------------------------------------------------------------------------
