@@ -467,6 +467,56 @@ def test_a_model_says_why_it_is_there_and_what_is_right_is_bold():
     assert "| pymc-advi | 0.5 |" in text
 
 
+# -- what the stored table shows ------------------------------------------------------------------
+
+
+STORED = reference.STORED.parent
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return pd.read_parquet(STORED / "table.parquet")
+
+
+def test_the_stored_table_is_whole(stored):
+    seeds = stored.groupby(["model", "method"])["seed"].nunique()
+    assert set(seeds.index) == {(m, p) for m in MODELS for p in peers.PEERS}
+    assert set(seeds) == {5}
+
+
+def test_with_nothing_said_every_seed_is_right_or_not_called_good(stored):
+    ours = stored[stored["method"] == "scoreascent"]
+    regular, others = ours[ours["regular"]], ours[~ours["regular"]]
+    assert len(regular) == 5 * sum(e.regular for e in MODELS.values())
+    assert is_right(regular["mean_error"], regular["sd_error"]).all()
+    assert set(regular["verdict"]) == {"good"}
+    assert len(others) == 15
+    assert "good" not in set(others["verdict"])
+
+
+def test_it_is_quicker_than_nuts_on_most_models(stored):
+    seen = show.summarise(stored).set_index("method")
+    assert seen.loc["scoreascent", "faster"] >= 10
+    assert seen.loc["scoreascent", "false_good"] == 0
+
+
+def test_a_mean_field_fit_has_the_spreads_that_autonormal_lacks(stored):
+    models = show.by_model(stored).set_index(["method", "model"])
+    theirs, ours = models.loc["numpyro-normal"], models.loc["scoreascent-mean-field"]
+    off = theirs.index[(theirs["group"] != "irregular") & (theirs["sd_error"] >= np.log(1.5))]
+    assert len(off) >= 3
+    assert (ours.loc[off, "sd_error"] <= 0.05).all()
+
+
+def test_the_page_shows_the_stored_table(stored):
+    page = (STORED.parents[1] / "choosing.md").read_text(encoding="utf-8")
+    rows = show.markdown_summary(show.summarise(stored)).splitlines()
+    rows = [line for line in rows if line.startswith("|")]
+    assert len(rows) == len(peers.PEERS) + 2
+    for line in rows:
+        assert line in page, line
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
