@@ -85,10 +85,10 @@ def test_demo_target_is_the_conjugate_posterior():
 
 
 def numbers(*ratios):
-    mean, sd = np.zeros(3), np.ones(3)
-    reference = demo.Fitted(mean, sd, 1.0)
+    mean, cov = np.zeros(3), np.eye(3)
+    reference = demo.Fitted(mean, cov, 1.0)
     return reference, {
-        name: demo.Fitted(mean, ratio * sd, 1.0) for name, ratio in zip(demo.METHODS, ratios)
+        name: demo.Fitted(mean, ratio**2 * cov, 1.0) for name, ratio in zip(demo.METHODS, ratios)
     }
 
 
@@ -107,4 +107,6 @@ def test_the_whole_demo(tmp_path):
     demo.run(console, tmp_path / "demo.png", key=1)
     text = console.export_text()
     assert "pMCSA-256 gets the spreads better than the ELBO" in text
+    assert "sa.fit gets the spreads better than the ELBO: off by a factor of 1.01" in text
+    assert "sa.fit's own verdict: good" in text
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")

@@ -27,7 +27,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="folder for the picture")] = Path("out"),
     key: Annotated[int, typer.Option(help="the seed")] = 0,
 ) -> None:
-    """Fit a regression on real data with pMCSA and the ELBO, and compare both with NUTS."""
+    """Fit a regression on real data by the ELBO, pMCSA and sa.fit, and compare with NUTS."""
     try:
         from scoreascent import demo as module
     except ModuleNotFoundError as error:

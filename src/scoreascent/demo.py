@@ -1,4 +1,4 @@
-"""A regression on real data, three ways: what mass covering means, in one picture."""
+"""A regression on real data, four ways: what mass covering means, in one picture."""
 
 from __future__ import annotations
 
@@ -29,22 +29,28 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 STEPS = 20_000
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Method | None] = {
     "ELBO": elbo(10),
     "pMCSA-10": pmcsa(10),
     "pMCSA-256": pmcsa(256),
+    "sa.fit": None,  # chooses for itself
 }
-COLOURS = {"ELBO": "#d95f02", "pMCSA-10": "#7570b3", "pMCSA-256": "#1b9e77"}
+COLOURS = {"ELBO": "#d95f02", "pMCSA-10": "#7570b3", "pMCSA-256": "#1b9e77", "sa.fit": "#111111"}
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Means and standard deviations of the unconstrained parameters, and what they cost."""
+    """Moments of the unconstrained parameters, and what they cost."""
 
     mean: np.ndarray[Any, Any]
-    sd: np.ndarray[Any, Any]
+    cov: np.ndarray[Any, Any]
     seconds: float
     acceptance: float = float("nan")
+
+    @property
+    def sd(self) -> np.ndarray[Any, Any]:
+        """The standard deviations."""
+        return np.sqrt(np.diag(self.cov))
 
     def error(self, reference: Fitted) -> np.ndarray[Any, Any]:
         """Errors of the means, in posterior standard deviations."""
@@ -98,7 +104,7 @@ def nuts(target: Target, key: int) -> tuple[np.ndarray[Any, Any], Fitted]:
     start = 0.1 * jax.random.normal(jax.random.key(key), (4, target.dim))
     sampler.run(jax.random.key(key + 1), init_params=start)
     draws = np.asarray(sampler.get_samples(), np.float64)
-    fitted = Fitted(draws.mean(0), draws.std(0, ddof=1), time.perf_counter() - clock)
+    fitted = Fitted(draws.mean(0), np.cov(draws.T), time.perf_counter() - clock)
     return draws, fitted
 
 
@@ -113,18 +119,25 @@ def run(console: Console, picture: Path, key: int) -> None:
         draws, reference = nuts(target, key)
     fits = {}
     for name, method in METHODS.items():
-        console.print(f"{name}: {method!r}, {STEPS} iterations")
         clock = time.perf_counter()
-        result = fit(target, method, steps=STEPS, key=key, average=True)
+        if method is None:
+            console.print(f"{name}: sa.fit(target), nothing else said")
+            result = fit(target, key=key)
+        else:
+            console.print(f"{name}: {method!r}, {STEPS} iterations")
+            result = fit(target, method, steps=STEPS, key=key, average=True)
+        late = max(1, result.trace.acceptance.size // 10)
         fits[name] = Fitted(
             np.asarray(result.q.mean, np.float64),
-            np.asarray(result.q.sd, np.float64),
+            np.asarray(result.q.cov, np.float64),  # type: ignore[attr-defined]
             time.perf_counter() - clock,
-            float(np.mean(result.trace.acceptance[-STEPS // 10 :])),
+            float(np.mean(result.trace.acceptance[-late:])),
         )
     console.print(_parameters(names, reference, fits))
     console.print(_overall(reference, fits))
     console.print(_verdict(reference, fits))
+    assert result.diagnosis is not None
+    console.print(f"sa.fit's own verdict: {result.diagnosis.verdict}")
     draw_figure(picture, names, draws, reference, fits)
     console.print(f"picture: {picture}")
 
@@ -188,7 +201,7 @@ def draw_figure(
     _joint(left, names, draws, fits, names.index("s1"), names.index("s2"))
     positions = np.arange(len(names))
     for k, (name, f) in enumerate(fits.items()):
-        right.plot(f.ratio(reference), positions + 0.18 * (1 - k), "o", ms=6,
+        right.plot(f.ratio(reference), positions + 0.18 * (1.5 - k), "o", ms=6,
                    color=COLOURS[name], label=name)  # fmt: skip
     right.axvline(1, color="0.3", lw=1)
     right.set_xscale("log")
@@ -217,11 +230,12 @@ def _joint(
     thin = draws[:: max(1, len(draws) // 3000)]
     axes.plot(thin[:, i], thin[:, j], ".", ms=2, color="0.75", label="posterior (NUTS)")
     angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
     for name, f in fits.items():
+        root = np.linalg.cholesky(f.cov[np.ix_([i, j], [i, j])])
         for radius in (1, 2):
             axes.plot(
-                f.mean[i] + radius * f.sd[i] * np.cos(angle),
-                f.mean[j] + radius * f.sd[j] * np.sin(angle),
+                *(f.mean[[i, j], None] + radius * root @ circle),
                 color=COLOURS[name],
                 lw=2 if radius == 1 else 1.2,
                 label=name if radius == 1 else None,
