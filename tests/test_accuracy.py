@@ -372,7 +372,7 @@ def test_weights_of_a_perfect_fit_are_flat():
 )
 def test_the_other_peers_run(name, monkeypatch):
     pytest.importorskip(peers.peer(name).needs or "numpy")
-    fit = fitted(name, NATIVE, monkeypatch, 10_000)
+    fit = fitted(name, NATIVE, monkeypatch, 30_000)  # PyMC's default rate is small
     assert np.max(np.abs(fit.mean - MEAN)) < 0.5
     assert not jax.config.jax_enable_x64
 
