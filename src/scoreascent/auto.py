@@ -6,7 +6,7 @@
 4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
    enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
-6. Stop: when averaged means and log sds are known to 0.02 posterior sds.
+6. Stop: when averaged means and log sds are known to 0.03 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
    If it is not good and more steps may help, it goes on: three stages at most.
