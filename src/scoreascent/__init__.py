@@ -1,36 +1,51 @@
 """Variational inference that gets the uncertainties right, by Markov chain score ascent."""
 
 from scoreascent import plots, schedules
+from scoreascent._structs import Config, pytree
 from scoreascent._version import __version__
 from scoreascent.adapters import from_blackjax, from_numpyro, from_pymc
-from scoreascent.checkpoint import CheckpointError
 from scoreascent.families import (
     Defensive,
     Family,
     FullRank,
     FullRankStudentT,
+    Gaussian,
     LowRank,
     MeanField,
     StudentT,
     kl,
 )
-from scoreascent.fit import fit
+from scoreascent.fitting import (
+    CheckpointError,
+    Converged,
+    DivergenceError,
+    Result,
+    fit,
+    laplace,
+    pathfinder,
+)
 from scoreascent.kernels import (
     CIS,
     HMC,
     IMH,
     MALA,
     Adapted,
+    Adaptive,
+    Count,
     Cycle,
     Info,
     Kernel,
     Metropolis,
+    Moves,
     Parallel,
     Particles,
+    Places,
     Point,
     Proposal,
     Select,
     Sequential,
+    evaluate,
+    metropolis_probability,
 )
 from scoreascent.loop import State, Trace
 from scoreascent.methods import (
@@ -43,10 +58,9 @@ from scoreascent.methods import (
     msc_rb,
     pmcsa,
 )
-from scoreascent.result import DivergenceError, Result
-from scoreascent.starts import Start, laplace, pathfinder
-from scoreascent.stopping import Converged
-from scoreascent.target import Model, Param, Target
+from scoreascent.model import Model, Param
+from scoreascent.run import Start
+from scoreascent.target import Target
 from scoreascent.update import Update, gradient, moment_matching
 
 __all__ = [
@@ -55,14 +69,18 @@ __all__ = [
     "IMH",
     "MALA",
     "Adapted",
+    "Adaptive",
     "CheckpointError",
+    "Config",
     "Converged",
+    "Count",
     "Cycle",
     "Defensive",
     "DivergenceError",
     "Family",
     "FullRank",
     "FullRankStudentT",
+    "Gaussian",
     "Info",
     "Kernel",
     "LowRank",
@@ -70,10 +88,12 @@ __all__ = [
     "Method",
     "Metropolis",
     "Model",
+    "Moves",
     "Parallel",
     "Param",
     "Particles",
     "PathElbo",
+    "Places",
     "Point",
     "Proposal",
     "Result",
@@ -88,6 +108,7 @@ __all__ = [
     "Update",
     "__version__",
     "elbo",
+    "evaluate",
     "fit",
     "from_blackjax",
     "from_numpyro",
@@ -96,11 +117,13 @@ __all__ = [
     "jsa",
     "kl",
     "laplace",
+    "metropolis_probability",
     "moment_matching",
     "msc",
     "msc_rb",
     "pathfinder",
     "plots",
     "pmcsa",
+    "pytree",
     "schedules",
 ]

@@ -17,7 +17,9 @@ from numpyro.infer import init_to_sample
 from numpyro.infer.util import potential_energy
 from numpyro.primitives import Messenger
 
-from scoreascent.target import Model, Target
+from scoreascent._arrays import canonical_dtype
+from scoreascent.model import Model
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -254,8 +256,7 @@ def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
                      axes=tuple(x for x in axes.items() if x[1]),
                      dim=sum(map(math.prod, free)))  # fmt: skip
 
-    dtype = jax.dtypes.canonicalize_dtype
-    jax.eval_shape(run, tuple(jax.ShapeDtypeStruct(x.shape, dtype(x.dtype)) for x in data))
+    jax.eval_shape(run, tuple(jax.ShapeDtypeStruct(x.shape, canonical_dtype(x)) for x in data))
     if not found["site_names"]:
         raise ValueError("model has no latent site, that is, no numpyro.sample without obs")
     return NumPyroModel(call, **found)

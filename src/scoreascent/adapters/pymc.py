@@ -13,7 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoreascent.target import Model, Target
+from scoreascent._arrays import default_dtype
+from scoreascent._extras import install_hint
+from scoreascent.model import Model
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -144,7 +147,7 @@ class PyMCModel(Model):
 
     def _run(self, what: str, *args: Any) -> list[Float[Array, ...]]:
         """A graph's outputs. PyTensor asks for 64 bits everywhere; jax gives what it has."""
-        at = what, jnp.zeros(()).dtype.name  # constants have a width, so one function for each
+        at = what, default_dtype().name  # constants have a width, so one function for each
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
@@ -271,5 +274,5 @@ def _pymc() -> Any:
         if error.name != "pymc":
             raise
         raise ModuleNotFoundError(
-            "from_pymc needs pymc: pip install 'scoreascent[pymc]'", name="pymc"
+            f"from_pymc {install_hint('pymc', 'pymc')}", name="pymc"
         ) from None

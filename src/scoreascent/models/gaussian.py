@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoreascent._arrays import default_dtype
 from scoreascent._structs import check_count
 from scoreascent.families import MeanField
 from scoreascent.target import Target
@@ -45,7 +46,7 @@ class Gaussian:
     def target(self) -> Target:
         """The target; its precision's factor is computed in float64 and rounded once."""
         whiten = np.linalg.inv(np.linalg.cholesky(self.cov))
-        dtype = jnp.zeros(()).dtype
+        dtype = default_dtype()
         data = (self.mean.astype(dtype), whiten.astype(dtype))
         return Target(log_density, dim=len(self.mean), data=data)
 
