@@ -20,7 +20,8 @@ from sklearn.datasets import load_diabetes
 
 from scoreascent.fit import fit
 from scoreascent.methods import Method, elbo, pmcsa
-from scoreascent.target import Param, Target
+from scoreascent.model import Param
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

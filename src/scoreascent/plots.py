@@ -31,10 +31,12 @@ from scipy.special import logsumexp
 
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
-from scoreascent.diagnostics.measure import ROWS, chain_states, check_single, draw, log_weights
+from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
 from scoreascent.diagnostics.psis import effective_sample_size, psis
-from scoreascent.diagnostics.verdict import K_GOOD, K_USABLE
-from scoreascent.result import Result
+from scoreascent.diagnostics.rules import MAX_GOOD_K, MAX_USABLE_K
+from scoreascent.diagnostics.weights import draw, log_weights
+from scoreascent.fitting.result import Result
+from scoreascent.run import check_single
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -328,8 +330,8 @@ def _tails(ax: Axes, x: Numbers, smooth: Numbers, share: Numbers, k_hat: float, 
     depth = np.log(tail.size / x.size / share)  # where a unit exponential has this share above
     ax.axvspan(share[0], 0.1 / x.size, color="0.95", lw=0, zorder=0)
     for k, style, what in (
-        (K_USABLE, (0, (1, 1.5)), "weights hold"),
-        (K_GOOD, (0, (5, 2)), "light"),
+        (MAX_USABLE_K, (0, (1, 1.5)), "weights hold"),
+        (MAX_GOOD_K, (0, (5, 2)), "light"),
     ):
         shape = np.expm1(k * depth) / math.expm1(k * depth[middle])
         curve = np.logaddexp(cutoff, cutoff + np.log(np.expm1(fitted[middle] - cutoff) * shape))
@@ -343,8 +345,8 @@ def _reading(k_hat: float) -> str:
         return f"no {K_HAT}: too few draws have any weight"
     if k_hat == -math.inf:
         return f"no {K_HAT}: the largest weights are equal"
-    word = "light tail" if k_hat <= K_GOOD else "heavy tail"
-    if k_hat > K_USABLE:
+    word = "light tail" if k_hat <= MAX_GOOD_K else "heavy tail"
+    if k_hat > MAX_USABLE_K:
         word = "tail too heavy for weights"
     return f"{K_HAT} = {k_hat:.2f}: {word}"
 
@@ -367,7 +369,9 @@ def _collect(
         found["reference"] = _reference(reference, found["q"], {site for site, _ in entries})
     seen = chain_states(result, key_chain)
     if seen is not None:
-        z = seen[0][:, ROWS // 4 :].reshape(-1, result.target.dim)  # those that q has left behind
+        z = seen[0][:, MAX_ROWS // 4 :].reshape(
+            -1, result.target.dim
+        )  # those that q has left behind
         thin = np.linspace(0, len(z) - 1, min(len(z), draws)).astype(int)
         found["chains"] = _numpy(jax.jit(jax.vmap(result.target.named))(z[thin]))
     scalars: dict[str, Sources] = {}

@@ -56,7 +56,9 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
                 groups["posterior_predictive"] = predicted
     if states is not None:
         groups["chains"] = _numpy(over_draws(run.target.named)(states[0]))
-    attrs = {k: v if isinstance(v, int | float | str) else str(v) for k, v in run.provenance.items()}
+    attrs = {
+        k: v if isinstance(v, int | float | str) else str(v) for k, v in run.provenance.items()
+    }
     return _assemble(arviz, groups, coords, dims, {"inference_library": "scoreascent", **attrs})
 
 

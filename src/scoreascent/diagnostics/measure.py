@@ -251,7 +251,7 @@ def _go_on(
     return jax.lax.scan(row, state, None, rows)[1]  # type: ignore[no-any-return]
 
 
-def look_at_iterates(run: Run, steps: int) -> dict[str, float]:
+def look_at_iterates(run: Run, steps: int) -> dict[str, Any]:
     """Measure whether λ would still move somewhere, if the run went on."""
     if steps == 0 and run.convergence is not None:
         seen = run.convergence

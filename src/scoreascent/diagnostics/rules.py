@@ -87,11 +87,7 @@ def follows_chains(m: Measured) -> Finding | None:
 
     Most proposals then are accepted because q is where the chains are, not where the posterior is.
     """
-    if (
-        m.has_chains
-        and m.motion > 1
-        and m.late_acceptance > MAX_ACCEPTANCE_RATIO * m.acceptance
-    ):
+    if m.has_chains and m.motion > 1 and m.late_acceptance > MAX_ACCEPTANCE_RATIO * m.acceptance:
         return Finding(
             STUCK,
             f"q follows its chains: {m.late_acceptance:.1%} of the proposals were accepted while "

@@ -166,7 +166,7 @@ class _Log:
     ) -> None:
         self._cell, self._store, self._deadline = cell.name, store, deadline
         self._steps = settings.steps
-        made = {k: begun.made[k] for k in ("data", "q0", "float", "method")}
+        made = {k: begun.provenance[k] for k in ("data", "q0", "float", "method")}
         self._run = {"cell": cell.name, **asdict(settings), **made}
         self._splits: Any = jax.tree.map(lambda *xs: jax.device_put(np.stack(xs)), *splits)
         self._score = jax.jit(jax.vmap(score))

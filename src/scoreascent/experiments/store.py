@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scoreascent import checkpoint
 from scoreascent._files import write_atomically
 from scoreascent._version import __version__
-from scoreascent.provenance import versions
+from scoreascent.fitting import checkpoint
+from scoreascent.fitting.provenance import versions
 
 MANIFEST = "manifest.json"
 TABLE = "table"  # the frame that every cell has; the others are extra

@@ -56,7 +56,9 @@ class StudentT(Located):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def standard(cls, dim: int, scale: float = 1.0, dtype: Any = None, df: float = DEFAULT_DF) -> StudentT:
+    def standard(
+        cls, dim: int, scale: float = 1.0, dtype: Any = None, df: float = DEFAULT_DF
+    ) -> StudentT:
         """Means 0 and standard deviations `scale` on ℝᵈ.
 
         >>> [round(float(s), 5) for s in StudentT.standard(2).sd]

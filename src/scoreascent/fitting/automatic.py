@@ -86,9 +86,7 @@ def fit(given: Arguments) -> Result:
         kernel = next_kernel
         say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
         stage = _next_stage(stage, result, kernel)
-    return replace(
-        result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=tuple(cost)
-    )
+    return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
 
 
 # -- stages ----------------------------------------------------------------------------------------

@@ -209,8 +209,6 @@ def positive(curvature: Vector) -> Vector:
     return np.where(np.isfinite(curvature) & (curvature > floor), curvature, 1.0)
 
 
-
-
 def floored(log_p: Vector, dim: int) -> Vector:
     """Return log densities in which draws outside the support are bad ones, not infinitely bad."""
     finite = np.isfinite(log_p)

@@ -77,9 +77,10 @@ class Converged(Config):
         object.__setattr__(self, "every", check_count("every", self.every, 1))
         windows = check_count("windows", self.windows, 4, " and ≤ 16")
         if windows > MAX_WINDOWS // 4:  # as many late ones are left after a merger
-            raise ValueError(f"windows must be an integer ≥ 4 and ≤ {MAX_WINDOWS // 4}, got {windows}")
+            raise ValueError(
+                f"windows must be an integer ≥ 4 and ≤ {MAX_WINDOWS // 4}, got {windows}"
+            )
         object.__setattr__(self, "windows", windows)
-
 
     def complaints(self, seen: Convergence) -> list[str]:
         """Say why the rule is not met, in words; nothing if it is."""
@@ -236,7 +237,9 @@ def _merged(windows: Windows, many: bool) -> Windows:
     """Return each two neighbours as one window of twice the width."""
     pairs = lambda x: x.reshape(-1, 2, *x.shape[1:]).mean(1, np.float64).astype(x.dtype)  # noqa: E731
     q = jax.tree.map(pairs, windows.q)
-    moments = [_moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MAX_WINDOWS // 2)]
+    moments = [
+        _moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MAX_WINDOWS // 2)
+    ]
     mean, sd = (np.stack([np.asarray(x) for x in xs]) for xs in zip(*moments))
     shares = pairs(windows.acceptance), pairs(windows.skipped)
     return Windows(windows.origin, 2 * windows.width, q, mean, sd, *shares, windows.states[1::2])

@@ -26,7 +26,7 @@ from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO, autoguide
 
 import scoreascent as sa
 from scoreascent._batches import log_probs
-from scoreascent.diagnostics.measure import log_weights
+from scoreascent.diagnostics.weights import log_weights
 from scoreascent.experiments.accuracy.metrics import Fit
 from scoreascent.experiments.accuracy.models import Entry
 

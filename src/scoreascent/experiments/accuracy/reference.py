@@ -19,7 +19,7 @@ from scoreascent._structs import x64
 from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.experiments.accuracy.exact import LEVELS, Moments
 from scoreascent.experiments.accuracy.models import coordinates, entry
-from scoreascent.provenance import versions
+from scoreascent.fitting.provenance import versions
 
 # in an installed package, and in the repository
 HERE = Path(__file__).parent / "references"
