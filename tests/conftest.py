@@ -6,9 +6,10 @@ import pytest
 
 # A test run uses two processes on two cores: one thread each keeps them out of each other's way.
 # Nearly all of its time is compilation of small programs that run once, so the compiler hurries.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
-)
+# What the caller has set in XLA_FLAGS stays, and comes last, so that it wins.
+QUICK = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
+if QUICK not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 
 @pytest.fixture
