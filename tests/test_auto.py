@@ -13,9 +13,9 @@ import pytest
 from jax.scipy.special import logsumexp
 
 import scoreascent as sa
-from scoreascent.auto import BOTH
 from scoreascent.diagnostics.verdict import GOOD
-from tests.registry import few
+from tests.helpers import BOTH
+from tests.registry import quick_rows
 
 
 def fit(log_density: Any, dim: int, **options: Any) -> sa.Result:
@@ -130,7 +130,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", few(BAD, "two far modes"))
+@pytest.mark.parametrize("name", quick_rows(BAD, "two far modes"))
 def test_never_called_good(name):
     log_density, dim, reason = BAD[name]
     result = fit(log_density, dim, steps=1500)

@@ -16,8 +16,8 @@ import scipy.stats
 from numpyro.distributions import constraints
 
 import scoreascent as sa
-from scoreascent._structs import x64
-from tests import test_contract
+from tests import helpers
+from tests.helpers import x64
 from tests.registry import METHODS
 
 
@@ -200,7 +200,7 @@ def test_q0_of_fewer_dimensions_than_the_density_uses() -> None:
 
 @pytest.fixture(scope="module")
 def done() -> sa.Result:
-    return test_contract.fit("pmcsa", steps=5)
+    return helpers.fit("pmcsa", steps=5)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def done() -> sa.Result:
 )
 def test_state_of_another_run(done: sa.Result, change: Any) -> None:
     options = {
-        "target": test_contract.TARGET,
+        "target": helpers.TARGET,
         "method": METHODS["pmcsa"],
-        "optimizer": test_contract.OPTIMIZER,
+        "optimizer": helpers.OPTIMIZER,
         "state": done.state,
     }
     with pytest.raises(ValueError, match="state does not fit this run"):
@@ -228,26 +228,26 @@ def test_state_of_another_run(done: sa.Result, change: Any) -> None:
 
 def test_state_beyond_the_end(done: sa.Result) -> None:
     with pytest.raises(ValueError, match="steps is 3, but this run has already done 5"):
-        test_contract.fit("pmcsa", steps=3, state=done.state)
+        helpers.fit("pmcsa", steps=3, state=done.state)
 
 
 def test_state_and_checkpoint(done: sa.Result, tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="state or checkpoint, not both"):
-        test_contract.fit("pmcsa", state=done.state, checkpoint=tmp_path / "run")
+        helpers.fit("pmcsa", state=done.state, checkpoint=tmp_path / "run")
 
 
 def test_checkpoint_beyond_the_end(tmp_path: Any) -> None:
     path = tmp_path / "run"
-    test_contract.fit("pmcsa", steps=5, checkpoint=path)
+    helpers.fit("pmcsa", steps=5, checkpoint=path)
     before = path.read_bytes()
     with pytest.raises(ValueError, match="steps is 3, but this run has already done 5"):
-        test_contract.fit("pmcsa", steps=3, checkpoint=path)
+        helpers.fit("pmcsa", steps=3, checkpoint=path)
     assert path.read_bytes() == before
 
 
 def test_no_steps_give_q0_back() -> None:
     q0 = sa.MeanField.from_moments([1.0, 2.0], [0.5, 3.0])
-    result = test_contract.fit("pmcsa", q0=q0, steps=0)
+    result = helpers.fit("pmcsa", q0=q0, steps=0)
     assert result.status == "max_steps"
     np.testing.assert_array_equal(result.q.loc, q0.loc)
     np.testing.assert_array_equal(result.q.omega, q0.omega)
@@ -257,7 +257,7 @@ def test_no_steps_give_q0_back() -> None:
 
 
 def test_no_steps_of_replications_and_numpy_numbers(tmp_path: Any) -> None:
-    result = test_contract.fit(
+    result = helpers.fit(
         "pmcsa",
         steps=np.int64(0),
         key=np.int32(1),

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import scoreascent as sa
-from tests.test_cells import nan_density
+from tests.helpers import host, nan_density, same_bits, same_run
 
-
-def same_bits(a: Any, b: Any) -> bool:
-    one, two = (jax.tree.leaves(jax.tree.map(_plain, tree)) for tree in (a, b))
-    return len(one) == len(two) and all(
-        x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(one, two)
-    )
-
-
-def _plain(x: Any) -> Any:
-    key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if key else x)
-
-
-def same_run(a: sa.Result, b: sa.Result) -> bool:
-    return same_bits((a.state, a.trace, a.q), (b.state, b.trace, b.q)) and a.status == b.status
-
-
-fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
 T = 50
 
 
@@ -96,7 +76,7 @@ def test_callback_is_called_when_it_says(kind: str, every: int, at: list[int]) -
 def test_callback_sees_every_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a chunk would be longer or shorter than `callback_every`."""
     for seconds in (0, 10):
-        monkeypatch.setattr(fit_module, "CHUNK_SECONDS", seconds)
+        monkeypatch.setattr(host, "CHUNK_SECONDS", seconds)
         for every in (1, 7):
             spy = Spy()
             result = fit(callback=spy, callback_every=every)

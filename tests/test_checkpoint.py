@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import importlib
 import io
 import json
 import os
@@ -28,11 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scoreascent as sa
-from scoreascent._structs import x64
-from scoreascent.progress import Bar
-from tests.test_contract import same_bits, same_run
+from tests.helpers import Bar, host, same_bits, same_run, x64
 
-fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
 ROOT = Path(__file__).parents[1]
 T = 60
 
@@ -68,11 +64,6 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("half") / "run"
     run(steps=T // 2, checkpoint=path)
     return path.read_bytes()
-
-
-@pytest.fixture
-def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_module, "CHUNK_SECONDS", 0)
 
 
 @contextlib.contextmanager
@@ -394,7 +385,7 @@ def test_no_warning_where_nothing_fails(tmp_path: Path) -> None:
 
 def victim(path: str, where: str) -> None:
     """A run that saves after every iteration and dies in the middle; runs in its own process."""
-    fit_module.CHUNK_SECONDS = 0  # type: ignore[attr-defined]
+    host.CHUNK_SECONDS = 0  # type: ignore[attr-defined]
     place, name = {"between two saves": (Bar, "update"), "while writing": (os, "fsync")}[where]
     original, calls = getattr(place, name), [0]
 

@@ -6,7 +6,6 @@ Everything here runs over the registry, so that a new row is held to all of it a
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from functools import partial
@@ -15,20 +14,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scoreascent as sa
-from scoreascent._structs import x64
-from scoreascent.loop import first_state, run_chunk
-from scoreascent.update import gradient
-from tests.registry import FAMILIES, METHODS, MOVES, few
+from tests.helpers import (
+    OPTIMIZER,
+    OTHER,
+    STEPS,
+    TARGET,
+    TARGETS,
+    TRACES,
+    arrays,
+    first_state,
+    fit,
+    gradient,
+    host,
+    make_target,
+    run_chunk,
+    same_bits,
+    same_run,
+    x64,
+)
+from tests.registry import FAMILIES, METHODS, MOVES, quick_rows
 from tests.stats import Z_MAX, z_score
-
-fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
 
 # methods and moves, each different value once
 EVERY: dict[str, Any] = {}
@@ -44,57 +55,8 @@ KERNELS: dict[str, Any] = {
 each_method = pytest.mark.parametrize("name", METHODS)
 everything = pytest.mark.parametrize("name", EVERY)
 each_family = pytest.mark.parametrize(
-    "family", few(FAMILIES, "mean-field", "full-rank", "low-rank")
+    "family", quick_rows(FAMILIES, "mean-field", "full-rank", "low-rank")
 )
-
-TRACES = [0]  # how often jax has asked for the density below
-
-
-RHO = 0.8
-
-
-def log_density(z: Any, data: Any) -> Any:
-    """A correlated Gaussian."""
-    TRACES[0] += 1
-    x = (z - data["centre"]) / data["scale"]
-    return -0.5 * (x[0] ** 2 - 2 * RHO * x[0] * x[1] + x[1] ** 2) / (1 - RHO**2)
-
-
-def make_target(shift: float = 0.0, dtype: Any = None) -> sa.Target:
-    centre, scale = jnp.array([1.0, -0.5], dtype) + shift, jnp.array([0.8, 1.2], dtype) - shift / 4
-    return sa.Target(log_density, dim=2, data={"centre": centre, "scale": scale})
-
-
-TARGET, OTHER = make_target(), make_target(0.7)
-OPTIMIZER = optax.adam(0.05)
-T = 40
-
-
-def fit(name: str, target: Any = TARGET, steps: int = T, **options: Any) -> sa.Result:
-    options = {"progress": False, "key": 3, "optimizer": OPTIMIZER} | options
-    return sa.fit(target, METHODS[name], steps=steps, **options)
-
-
-def arrays(tree: Any) -> list[np.ndarray]:
-    """The leaves, keys as their numbers."""
-    leaves = []
-    for leaf in jax.tree.leaves(tree):
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        leaves.append(np.asarray(leaf))
-    return leaves
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    one, two = arrays(a), arrays(b)
-    return len(one) == len(two) and all(
-        x.dtype == y.dtype and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
-        for x, y in zip(one, two)
-    )
-
-
-def same_run(a: sa.Result, b: sa.Result) -> bool:
-    return same_bits((a.state, a.trace, a.q), (b.state, b.trace, b.q)) and a.status == b.status
 
 
 # -- one iteration -------------------------------------------------------------------------------
@@ -106,7 +68,7 @@ def step_and_objective(method: Any, key: Any, target: Any, q: Any, eta: Any) -> 
 
 
 @pytest.mark.parametrize(  # op by op, jax compiles every op: the moves of no method can wait
-    "name", few(EVERY, *METHODS)
+    "name", quick_rows(EVERY, *METHODS)
 )
 def test_jit_equals_eager(name: str) -> None:
     """In float64, so that no rounding can turn an acceptance over."""
@@ -171,7 +133,6 @@ def float_dtypes(tree: Any) -> set[Any]:
 
 # -- the loop ------------------------------------------------------------------------------------
 
-TARGETS = (TARGET, OTHER, make_target(-2.0))
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "replicated and averaged": {"target": TARGETS, "average": 0.25},
@@ -187,16 +148,11 @@ def whole() -> Any:
     def get(name: str, kind: str = "plain") -> sa.Result:
         if (name, kind) not in seen:
             with pytest.MonkeyPatch.context() as patch:  # a test that asks may have set it to 0
-                patch.setattr(fit_module, "CHUNK_SECONDS", 1e9)
+                patch.setattr(host, "CHUNK_SECONDS", 1e9)
                 seen[name, kind] = fit(name, **RUNS[kind])
         return seen[name, kind]
 
     return get
-
-
-@pytest.fixture
-def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_module, "CHUNK_SECONDS", 0)
 
 
 @each_method
@@ -237,7 +193,7 @@ def test_progress_does_not_change_a_bit(
 
 
 @each_method
-@pytest.mark.parametrize("cut", [0, 1, 17, T])
+@pytest.mark.parametrize("cut", [0, 1, 17, STEPS])
 def test_resumed_from_a_state(name: str, cut: int, whole: Any) -> None:
     first = fit(name, steps=cut)
     second = fit(name, state=first.state, key=99)  # the state's own key is used
@@ -267,10 +223,10 @@ def test_resumed_after_an_interruption(
     """Averaging begins at a share of `steps`, so an averaged run must be cut with `steps` kept."""
     path = tmp_path / "run.ckpt"
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "catch_interrupt", asked)
+        patch.setattr(host, "catch_interrupt", asked)
         cut = fit(name, checkpoint=path, **RUNS[kind])
     assert set(np.atleast_1d(cut.status)) == {"interrupted"}
-    assert 0 < cut.trace.loss.shape[-1] < T
+    assert 0 < cut.trace.loss.shape[-1] < STEPS
     assert same_run(fit(name, checkpoint=path, **RUNS[kind]), whole(name, kind))
 
 
@@ -352,7 +308,7 @@ def test_replications_can_be_indexed(whole: Any) -> None:
     assert many[-1].status == "max_steps"
     assert same_bits(many[-1].state, many[2].state)
     assert [same_bits(a.q, many[i].q) for i, a in enumerate(many)] == [True] * 3
-    assert many.trace.loss.shape == (3, T)
+    assert many.trace.loss.shape == (3, STEPS)
     for i in (3, -4):
         with pytest.raises(IndexError, match="replication"):
             many[i]

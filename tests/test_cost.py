@@ -18,8 +18,7 @@ import optax
 import pytest
 
 import scoreascent as sa
-from scoreascent._structs import pytree
-from scoreascent.loop import State, advance
+from tests.helpers import State, advance, pytree
 from tests.stats import quick_jit
 
 N = 6

@@ -8,13 +8,13 @@ import pytest
 import scoreascent as sa
 from scoreascent.diagnostics import gradient_variance
 from scoreascent.models.gaussian import Gaussian, wishart_gaussian
-from tests.registry import METHODS, few
+from tests.registry import METHODS, quick_rows
 
 SMALL = wishart_gaussian(3, 5, seed=1)
 SETTINGS = {"steps": 600, "every": 200, "copies": 256, "progress": False}
 
 
-@pytest.mark.parametrize("name", few(METHODS, "pmcsa", "elbo"))
+@pytest.mark.parametrize("name", quick_rows(METHODS, "pmcsa", "elbo"))
 def test_the_run_is_the_one_that_fit_does(name):
     method = METHODS[name]
     seen = gradient_variance(SMALL.target, method, key=3, **SETTINGS)

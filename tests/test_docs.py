@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import pytest
 
 import scoreascent as sa
-from scoreascent._structs import Config
 from scoreascent.kernels.base import (
     Metropolis,
     Point,
@@ -27,6 +26,7 @@ from scoreascent.kernels.base import (
     evaluate,
     metropolis_probability,
 )
+from tests.helpers import Config
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 ROOT = Path(__file__).parents[1]

@@ -19,13 +19,15 @@ import pytest
 import scipy.stats
 
 import scoreascent as sa
-from scoreascent._structs import pytree, x64
 from scoreascent.families import _numbers
 from scoreascent.theory import gaussian_kl
-from tests.registry import FAMILIES, few
+from tests.helpers import pytree, x64
+from tests.registry import FAMILIES, quick_rows
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
-each_family = pytest.mark.parametrize("family", few(FAMILIES, "full-rank", "full-rank-student-t"))
+each_family = pytest.mark.parametrize(
+    "family", quick_rows(FAMILIES, "full-rank", "full-rank-student-t")
+)
 GAUSSIANS = ["mean-field", "full-rank", "low-rank"]
 STUDENTS = ["student-t", "full-rank-student-t"]
 
@@ -98,7 +100,7 @@ def test_density_is_that_of_the_transported_noise(family: str) -> None:
         np.testing.assert_allclose(q.log_prob(q.transport(noise)), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("family", few(STUDENTS, "full-rank-student-t"))
+@pytest.mark.parametrize("family", quick_rows(STUDENTS, "full-rank-student-t"))
 def test_base_noise_is_student_t(family: str) -> None:
     """By the Kolmogorov distance of each number, which a Gaussian or another df would not pass."""
     q = FAMILIES[family](2)
@@ -241,8 +243,8 @@ def other(family: str) -> Any:
     return jax.tree.map(lambda x: 1.2 * x + 0.15, member(family))
 
 
-@pytest.mark.parametrize("p_family", few(GAUSSIANS, "full-rank"))
-@pytest.mark.parametrize("q_family", few(GAUSSIANS, "full-rank"))
+@pytest.mark.parametrize("p_family", quick_rows(GAUSSIANS, "full-rank"))
+@pytest.mark.parametrize("q_family", quick_rows(GAUSSIANS, "full-rank"))
 def test_kl_is_the_theorys(p_family: str, q_family: str) -> None:
     with x64():
         p, q = member(p_family), other(q_family)
@@ -287,7 +289,7 @@ def moments(q: Any, z: Any, weight: Any, rate: float) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
-@pytest.mark.parametrize("family", few(GAUSSIANS, "full-rank"))
+@pytest.mark.parametrize("family", quick_rows(GAUSSIANS, "full-rank"))
 def test_match_moves_the_expectation_parameters(family: str, rate: float) -> None:
     with x64():
         q = member(family)
@@ -446,7 +448,7 @@ def student_draws() -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("family", few(STUDENTS, "full-rank-student-t"))
+@pytest.mark.parametrize("family", quick_rows(STUDENTS, "full-rank-student-t"))
 def test_student_match_rests_at_the_optimum(family: str) -> None:
     """π is a multivariate t: the optimum is π itself, or the product of its marginals."""
     with x64():
@@ -469,7 +471,7 @@ def test_student_match_rests_at_the_optimum(family: str) -> None:
         assert z_score(steps[:, np.std(steps, 0) > 1e-6], 0.0) > Z_MUTANT
 
 
-@pytest.mark.parametrize("family", few(STUDENTS, "full-rank-student-t"))
+@pytest.mark.parametrize("family", quick_rows(STUDENTS, "full-rank-student-t"))
 def test_student_match_never_raises_the_loss(family: str) -> None:
     """Full EM steps on fixed points, down to where the gradient of their likelihood vanishes."""
     with x64():

@@ -6,7 +6,6 @@ The compiled loops of tests/test_contract.py are used again: the same density, m
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import warnings
 from typing import Any
 
@@ -18,11 +17,9 @@ import pytest
 from numpyro.distributions import constraints
 
 import scoreascent as sa
-from scoreascent.loop import run_chunk
+from tests.helpers import OPTIMIZER, RHO, TARGET, TARGETS, fit, host, run_chunk, same_bits, same_run
 from tests.registry import METHODS
-from tests.test_contract import OPTIMIZER, RHO, TARGET, TARGETS, fit, same_bits, same_run
 
-fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
 T = 12
 
 
@@ -194,14 +191,14 @@ def test_trace_is_all_that_grows() -> None:
 
 def test_short_chunks_do_not_hold_long_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk has room for 4096 rows; of a chunk of one iteration, one row may be kept."""
-    join, kept = fit_module._join, []
+    join, kept = host._join, []
 
     def spy(parts: Any) -> Any:
         kept.extend(x if x.base is None else x.base for part in parts for x in part)
         return join(parts)
 
-    monkeypatch.setattr(fit_module, "CHUNK_SECONDS", 0)
-    monkeypatch.setattr(fit_module, "_join", spy)
+    monkeypatch.setattr(host, "CHUNK_SECONDS", 0)
+    monkeypatch.setattr(host, "_join", spy)
     fit("pmcsa", steps=40)
     held = sum(len(memoryview(x).cast("B")) for x in kept)
     assert held < 10 * 40 * 20

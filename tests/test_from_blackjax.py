@@ -12,8 +12,7 @@ import pytest
 
 import scoreascent as sa
 from scoreascent.adapters.blackjax import from_blackjax
-from tests.stats import Z_MAX, Z_MUTANT
-from tests.test_invariance import check
+from tests.stats import Z_MAX, Z_MUTANT, check_invariance
 
 blackjax = pytest.importorskip("blackjax")
 
@@ -43,7 +42,7 @@ QUICK = ("mala", "rmh")  # the others compile for long
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS]
 )
 def test_invariance(name):
-    verdict = check(sa.Parallel(from_blackjax(ALGORITHMS[name]), 1), "skewed-1d")
+    verdict = check_invariance(sa.Parallel(from_blackjax(ALGORITHMS[name]), 1), "skewed-1d")
     assert verdict.z < Z_MAX
     assert verdict.moved > 0.1
 
@@ -60,7 +59,7 @@ def test_a_broken_algorithm_is_found_out():
 
         return inner._replace(step=step)
 
-    assert check(sa.Parallel(from_blackjax(broken), 1), "skewed-1d").z > Z_MUTANT
+    assert check_invariance(sa.Parallel(from_blackjax(broken), 1), "skewed-1d").z > Z_MUTANT
 
 
 TARGET = sa.Target(lambda z: -0.5 * jnp.sum((z - 1) ** 2), dim=2)

@@ -16,8 +16,8 @@ from jax.scipy import stats
 from numpyro.distributions import constraints
 
 import scoreascent as sa
-from scoreascent._structs import x64
 from scoreascent.adapters.pymc import PyMCModel, from_pymc
+from tests.helpers import x64
 
 pm = pytest.importorskip("pymc")
 pytensor = pytest.importorskip("pytensor")

@@ -18,9 +18,8 @@ import pytest
 from scipy.special import polygamma
 
 import scoreascent as sa
-from scoreascent._structs import x64
 from scoreascent.kernels import hmc
-from scoreascent.kernels.combinators import first_tuning, step
+from tests.helpers import first_tuning, tuned_step, x64
 from tests.registry import FAMILIES, TARGETS
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
@@ -445,4 +444,4 @@ def test_kernels_that_learn_nothing_have_no_tuning() -> None:
     np.testing.assert_allclose(np.exp(tuning[1].log), 2**-0.25, rtol=1e-6)
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
     point = sa.Point(jnp.ones(2), jnp.float32(-1.0))
-    assert step(sa.IMH(), jax.random.key(0), target, q, point, None)[2] is None
+    assert tuned_step(sa.IMH(), jax.random.key(0), target, q, point, None)[2] is None

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
-from scoreascent._structs import pytree, x64
+from tests.helpers import pytree, x64
 from tests.registry import FAMILIES, TARGETS
 from tests.stats import Z_MAX, Z_MUTANT, places, quick_jit, stationary, z_score
 

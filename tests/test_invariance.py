@@ -7,8 +7,6 @@ mean zero, while λ moves from step to step.
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,99 +16,17 @@ import pytest
 
 import scoreascent as sa
 from scoreascent.kernels.base import Proposal, metropolis_probability
-from scoreascent.kernels.combinators import step as tuned_step
+from tests.helpers import tuned_step
 from tests.registry import FAMILIES, MOVES, TARGETS
-from tests.stats import Z_MAX, Z_MUTANT, places, quick_jit, stationary, z_score
-
-MOST_PLACES = max(map(places, MOVES.values()))
-
-
-def functionals(z: Any) -> Any:
-    """What is compared: two moments, two bounded functions, and the moment of neighbours."""
-    return jnp.concatenate([z, z**2, jnp.tanh(2 * z), z > 0.3, z[:-1] * z[1:]])
-
-
-def expectations(moves: Any, eta: Any) -> Any:
-    """The weighted means of the functionals; for many chains also their dependence on each other.
-
-    Π is a product, so Π-invariance asks more of `Parallel` than the right marginals.
-    """
-    values = jax.vmap(functionals)(eta.z)
-    means = eta.weight @ values
-    if not (isinstance(moves, sa.Parallel) and moves.n > 1):
-        return means
-    tanh = jnp.tanh(2 * eta.z[:, 0])
-    chains = jnp.sum((moves.n * eta.weight * tanh).reshape(-1, moves.n), 0)  # one number a chain
-    return jnp.append(means, chains[0] * chains[1])
-
-
-@functools.cache
-def qs_of(family: str, dim: int) -> Any:
-    """λ before each of two steps, stacked."""
-    q = FAMILIES[family](dim)
-    return jax.tree.map(lambda x: jnp.stack([x, x - 0.4]), q)
-
-
-@functools.cache
-def exact_draws(name: str) -> Any:
-    """Independent draws of π for every replica, as many as the largest η needs."""
-    known = TARGETS[name]
-    draw = jax.vmap(jax.vmap(known.sample))
-    shape = (20_000 if known.dim == 1 else 10_000, MOST_PLACES)
-    return np.asarray(quick_jit(lambda key: draw(jax.random.split(key, shape)))(jax.random.key(1)))
-
-
-@functools.cache
-def switchable(dim: int) -> dict[str, sa.Target]:
-    """The targets of one dimension as one function of two arguments, so that it compiles once."""
-    names = [name for name, known in TARGETS.items() if known.dim == dim]
-    densities = [TARGETS[name].log_density for name in names]
-
-    def log_density(z: Any, which: Any) -> Any:
-        return jax.lax.switch(which, densities, z)
-
-    return {name: sa.Target(log_density, dim, data=jnp.int32(i)) for i, name in enumerate(names)}
-
-
-@functools.partial(quick_jit, static_argnames="moves")
-def changes(moves: Any, target: sa.Target, qs: Any, key: Any, z: Any) -> Any:
-    """The change of every functional after one and after two steps, and the weights."""
-
-    def replica(key: Any, z: Any) -> Any:
-        first = jax.tree.map(lambda leaf: leaf[0], qs)
-        start = stationary(moves, z, jax.vmap(target.log_prob)(z), first)
-        before = expectations(moves, start)
-
-        def step(eta: Any, inputs: Any) -> Any:
-            key, q = inputs
-            eta, _ = moves.step(key, target, q, eta)
-            return eta, (expectations(moves, eta) - before, eta.weight)
-
-        return jax.lax.scan(step, start, (jax.random.split(key), qs))[1]
-
-    return jax.vmap(replica)(jax.random.split(key, len(z)), z)
-
-
-@dataclass
-class Verdict:
-    z: float  # largest |z| of all functionals
-    moved: float  # share of the replicas whose expectations moved at all
-    weights_ok: bool  # nonnegative and of sum one
-
-
-def check(moves: Any, name: str, family: str = "mean-field") -> Verdict:
-    """Two steps of `moves` from stationarity, λ moving between them."""
-    z = exact_draws(name)[:, : places(moves)]
-    dim = z.shape[-1]
-    target = switchable(dim)[name]
-    change, weight = changes(moves, target, qs_of(family, dim), jax.random.key(0), z)
-    change, weight = np.asarray(change, np.float64), np.asarray(weight, np.float64)
-    return Verdict(
-        z_score(change, 0.0),
-        float(np.mean(np.any(np.abs(change[:, -1]) > 1e-3, -1))),
-        bool(np.all(weight >= 0) and np.allclose(weight.sum(-1), 1, atol=1e-5)),
-    )
-
+from tests.stats import (
+    Z_MAX,
+    Z_MUTANT,
+    check_invariance,
+    exact_draws,
+    functionals,
+    quick_jit,
+    z_score,
+)
 
 # A family matters to a kernel by what it draws and how it weighs that, which its own tests look at
 # too; so all but the first stand for one kernel and one target here. Gradient moves use q's affine
@@ -129,7 +45,7 @@ CASES = [
 
 @pytest.mark.parametrize(("moves", "target", "family"), CASES)
 def test_moves_leave_the_target_invariant(moves, target, family):
-    verdict = check(MOVES[moves], target, family)
+    verdict = check_invariance(MOVES[moves], target, family)
     assert verdict.z < Z_MAX
     assert verdict.weights_ok
     assert verdict.moved > 0.1  # staying put for ever would be invariant too
@@ -315,7 +231,7 @@ MUTANTS = {
 @pytest.mark.parametrize("target", [name for name in TARGETS if name.endswith("-1d")])
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_broken_moves_are_rejected(mutant, target):
-    assert check(MUTANTS[mutant], target).z > Z_MUTANT
+    assert check_invariance(MUTANTS[mutant], target).z > Z_MUTANT
 
 
 # What is wrong with a gradient move shows in how far it leads astray, which in the valley between
@@ -332,9 +248,11 @@ GRADIENT_MUTANTS = {
 @pytest.mark.parametrize("target", ["gaussian-1d", "skewed-1d"])
 @pytest.mark.parametrize("mutant", GRADIENT_MUTANTS)
 def test_broken_gradient_moves_are_rejected(mutant, target):
-    assert check(sa.Parallel(GRADIENT_MUTANTS[mutant], 1), target).z > Z_MUTANT
+    assert check_invariance(sa.Parallel(GRADIENT_MUTANTS[mutant], 1), target).z > Z_MUTANT
 
 
 def test_a_learnt_proposal_that_is_not_weighed_is_rejected():
     broken = sa.Parallel(WeighsByQ(sa.IMH()), 4)
-    assert check(broken, "gaussian-5d", "full-rank").z > Z_MUTANT  # the learnt one is diagonal
+    assert (
+        check_invariance(broken, "gaussian-5d", "full-rank").z > Z_MUTANT
+    )  # the learnt one is diagonal

@@ -14,11 +14,11 @@ import pytest
 from scipy import integrate, special, stats
 
 import scoreascent as sa
-from scoreascent._structs import x64
 from scoreascent.models import _gaussian_prior, bnn, robust_gp
 from scoreascent.models._gaussian_prior import log_gaussian
 from scoreascent.models.bnn import BNN, relu_moments
 from scoreascent.models.robust_gp import Predictive, RobustGP
+from tests.helpers import x64
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 # -- the network ---------------------------------------------------------------------------------

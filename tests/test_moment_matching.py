@@ -20,9 +20,8 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 import scoreascent as sa
-from scoreascent._structs import pytree, x64
 from scoreascent.schedules import Decay
-from scoreascent.update import MomentMatching
+from tests.helpers import MomentMatching, pytree, x64
 from tests.stats import Z_MAX, Z_MUTANT, z_score
 
 MEAN = np.array([0.6, -1.0, 0.2])

@@ -20,8 +20,8 @@ import pytest
 from scipy.special import digamma, polygamma
 
 import scoreascent as sa
+from tests.models import CASES, EFFECTS, ERRORS, HEADS, TRIALS, X, Y, narrow
 from tests.stats import Z_MAX, Z_MUTANT
-from tests.test_from_numpyro import CASES, EFFECTS, ERRORS, HEADS, TRIALS, X, Y, narrow
 
 REPLICATIONS = 8
 BIAS = 0.02  # of the averaged iterates of a constant step size, in posterior sds

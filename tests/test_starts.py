@@ -16,9 +16,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import scoreascent as sa
-from scoreascent import starts
-from scoreascent._structs import x64
-from tests.registry import few
+from tests.helpers import starts, x64
+from tests.registry import quick_rows
 
 pytest.importorskip("blackjax")
 
@@ -26,7 +25,7 @@ SEARCHES: dict[str, Callable[..., sa.Start]] = {
     "laplace": functools.partial(sa.laplace, searches=4),
     "pathfinder": sa.pathfinder,
 }
-each = pytest.mark.parametrize("name", few(SEARCHES, "laplace"))
+each = pytest.mark.parametrize("name", quick_rows(SEARCHES, "laplace"))
 
 MEAN = np.array([40.0, -1.0, 0.2])  # far outside the boxes in which searches begin
 COV = np.array([[1.0, 0.5, -0.3], [0.5, 0.8, 0.1], [-0.3, 0.1, 1.5]])

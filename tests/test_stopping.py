@@ -6,7 +6,6 @@ and on fits.
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -21,14 +20,10 @@ import optax
 import pytest
 
 import scoreascent as sa
-from scoreascent import stopping
-from scoreascent._structs import x64
-from scoreascent.progress import Bar
-from tests.registry import FAMILIES, METHODS, few
+from tests.helpers import Bar, host, same_bits, same_run, stopping, x64
+from tests.registry import FAMILIES, METHODS, quick_rows
 from tests.stats import Z_MAX, Z_MUTANT
-from tests.test_contract import same_bits, same_run
 
-fit_module = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function
 ROOT = Path(__file__).parents[1]
 CENTRE, SCALE = np.array([1.0, -2.0]), np.array([1.0, 2.0])
 
@@ -291,14 +286,14 @@ def test_windows_are_merged() -> None:
     np.testing.assert_allclose(last.acceptance[3], np.mean(result.trace.acceptance[48:64]), 1e-6)
 
 
-@pytest.mark.parametrize("name", few(METHODS))
+@pytest.mark.parametrize("name", quick_rows(METHODS))
 def test_every_method(name: str) -> None:
     result = run(method=METHODS[name], stop=LOOSE, steps=400)
     assert result.status == "converged"
     assert np.all(np.isfinite(result.q.mean))
 
 
-@pytest.mark.parametrize("family", few(FAMILIES))
+@pytest.mark.parametrize("family", quick_rows(FAMILIES))
 def test_every_family(family: str) -> None:
     result = run(q0=FAMILIES[family](2), stop=LOOSE, steps=2000, replications=2)
     assert result.status == ("converged", "converged")
@@ -324,7 +319,7 @@ def test_chunks_and_callbacks_change_nothing(
     again = run(callback=lambda state, _: seen.append(int(state.step)), callback_every=7)
     assert same_run(again, whole)
     assert seen[1] == 7
-    monkeypatch.setattr(fit_module, "CHUNK_SECONDS", 0)
+    monkeypatch.setattr(host, "CHUNK_SECONDS", 0)
     again = run(progress=True)
     assert same_run(again, whole)
     assert again.made["stop"] == whole.made["stop"]
@@ -332,7 +327,7 @@ def test_chunks_and_callbacks_change_nothing(
 
 def victim(path: str) -> None:
     """A run that saves after every iteration and dies in the middle; runs in its own process."""
-    fit_module.CHUNK_SECONDS = 0  # type: ignore[attr-defined]
+    host.CHUNK_SECONDS = 0  # type: ignore[attr-defined]
     original, calls = Bar.update, [0]
 
     def deadly(*args: Any) -> Any:

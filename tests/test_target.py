@@ -17,8 +17,7 @@ from numpyro.distributions import constraints
 from numpyro.infer.util import potential_energy
 
 import scoreascent as sa
-from scoreascent._structs import x64
-from scoreascent.target import stack
+from tests.helpers import stack, x64
 
 tril = np.tril_indices
 

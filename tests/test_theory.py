@@ -368,6 +368,12 @@ def test_sums_against_rational_arithmetic(n, w):
     assert middle == pytest.approx(float(two_or_more), rel=1e-11, abs=1e-300)
 
 
+def test_one_step_leaves_no_rounding_in_the_middle_term():
+    """At n = 1 the term is nothing, whatever the machine makes of log(1 − 1/w*) and its exp."""
+    log_wstar = np.log(np.linspace(1.0, 30.0, 1000))
+    assert np.all(th.imh_expectation_bound(1, log_wstar, 0.0, 1.0, 0.0) == 0)
+
+
 def test_sum_limits():
     n = np.array([1, 2, 10, 10**6])
     assert th.jsa_second_moment_sum(n, np.inf) == pytest.approx(n**2 / 2 + 1.5 * n)

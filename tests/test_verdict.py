@@ -15,7 +15,7 @@ import scoreascent as sa
 from scoreascent.diagnostics.psis import psis
 from scoreascent.diagnostics.verdict import GOOD, LONGER, STUCK, WEIGH
 from scoreascent.models.bnn import BNN
-from tests.registry import few
+from tests.registry import quick_rows
 from tests.stats import Z_MAX, z_score
 
 PRECISION = jnp.asarray(np.linalg.inv([[1.0, 0.95], [0.95, 1.0]]), jnp.float32)
@@ -99,7 +99,7 @@ LONG = {"good, rao-blackwellised", "student", "mean-field on twenty"}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("case", few(CASES, *(CASES.keys() - LONG)))
+@pytest.mark.parametrize("case", quick_rows(CASES, *(CASES.keys() - LONG)))
 def test_verdicts(case):
     make, verdicts = CASES[case]
     diagnosis = make().diagnose()

@@ -54,7 +54,8 @@ def two_or_more(n: Floats, log_wstar: Floats) -> Floats:
     """``P(Binomial(n, p) ≥ 2) / p²`` with p = 1/w*; tends to n(n−1)/2 as w* → ∞.
 
     The tail ``1 − rⁿ − n p r^(n−1)`` cancels to nothing for small p, where its expansion
-    ``p² Σ_j (−p)^j (j+1) C(n, j+2)`` takes over.
+    ``p² Σ_j (−p)^j (j+1) C(n, j+2)`` takes over. One trial cannot give two successes: the value is
+    0 at n = 1, without the rounding error that the tail has there.
     """
     p = np.exp(-log_wstar)
     small = n * p < _SERIES_BELOW
@@ -65,5 +66,6 @@ def two_or_more(n: Floats, log_wstar: Floats) -> Floats:
         series = series + term
     log_rate = log_r(log_wstar)
     tail = -np.expm1(log_power(n, log_rate)) - n * p * np.exp(log_power(n - 1, log_rate))
-    result: Floats = np.where(small, series, tail / np.where(small, 1.0, p) ** 2)
+    several = np.where(small, series, tail / np.where(small, 1.0, p) ** 2)
+    result: Floats = np.where(n < 2, 0.0, several)
     return result
