@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 import scoreascent as sa
 from scoreascent import plots
-from scoreascent.diagnostics.measure import ROWS, chain_states
+from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
 from tests.stats import Z_MAX, Z_MUTANT
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -146,7 +146,7 @@ def test_the_density_keeps_its_height_at_a_bound():
 def test_marginals_show_the_states_of_the_chains(exact):
     (ax,) = plots.plot_marginals(exact, "b[1]", key=3, draws=500)
     _, key = jax.random.split(jax.random.key(3))
-    states = chain_states(exact, sa._random.as_key(key))[0][:, ROWS // 4 :, 2].ravel()
+    states = chain_states(exact, sa._random.as_key(key))[0][:, MAX_ROWS // 4 :, 2].ravel()
     states = states[np.linspace(0, states.size - 1, 500).astype(int)]
     (patch,) = ax.patches
     values, edges, _ = patch.get_data()
@@ -246,7 +246,7 @@ def test_constants_are_left_out():
 def test_khat_is_that_of_the_diagnosis(result, monkeypatch):
     diagnosis = result.diagnose(key=5, draws=2000)
     # a guide of the fitted shape must be the fitted tail, up to the largest weight, where it ends
-    monkeypatch.setattr(plots, "K_USABLE", diagnosis.k_hat)
+    monkeypatch.setattr(plots, "MAX_USABLE_K", diagnosis.k_hat)
     ax = plots.plot_khat(result, key=5, draws=2000)
     share, log_w = line(ax, "draws of q").get_data()
     assert np.all(np.diff(log_w) >= 0)
