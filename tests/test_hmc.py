@@ -152,7 +152,7 @@ def test_walls_are_not_entered(value: float, counted: bool) -> None:
     assert np.max(info.invalid) > 1 or not counted  # several on one path
 
 
-@pytest.mark.parametrize("share", [hmc.SHORT, 0.0])
+@pytest.mark.parametrize("share", [hmc.SHORT_STEPS_SHARE, 0.0])
 def test_short_steps_free_a_chain_where_others_are_rejected(share: float, monkeypatch: Any) -> None:
     """Steps of five sds are not stable; without short ones a chain stays for ever."""
     monkeypatch.setattr(hmc, "SHORT_STEPS_SHARE", share)

@@ -152,7 +152,7 @@ def _replicated(function: Any, replicate: Replicate, n_args: int) -> Any:
 
 
 def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Family:
-    """Return the family that `q0` stands for, one for each of `count` replications if there are any.
+    """Return the family that `q0` stands for, or one for each of `count` replications.
 
     `q0` is a family, a function of a key that gives one, or None for N(0, I).
     """

@@ -170,7 +170,7 @@ class PathElbo(Config, Method):
         return self._noise(key, q), Info(jnp.ones((), eta.dtype), jnp.int32(0))
 
     def objective(self, target: Target, q: Family, eta: Float[Array, "n d"]) -> Float[Array, ""]:
-        """Return the mean of log q(z; stop(λ)) − log p(z, x) over z = T_λ(ε): an estimate of −ELBO."""
+        """Return the mean of log q(z; stop(λ)) − log p(z, x) over z = T_λ(ε), estimating −ELBO."""
         fixed = jax.lax.stop_gradient(q)
 
         def loss(noise: Float[Array, " d"]) -> Float[Array, ""]:

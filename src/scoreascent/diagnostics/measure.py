@@ -155,7 +155,7 @@ def _move(
 def chain_states(
     run: Run, key: PRNGKeyArray, at: np.ndarray[Any, Any] | None = None, rows: int = MAX_ROWS
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """Return states (chains, rows, coordinates) of the chains at the fitted q, and their acceptance.
+    """Return states (chains, rows, coordinates) of chains at the fitted q, and their acceptance.
 
     None for the ELBO, which has no chains.
     """

@@ -207,7 +207,7 @@ class LowRank(Gaussian):
         return f"LowRank of rank {self.rank}"
 
     def pooled(self) -> LowRank:
-        """Return the member with means and sds of the mixture of members stacked along a first axis.
+        """Return the member with the mixture's means and sds, of members stacked along a first axis.
 
         The factor is their average, and what that leaves of the variances goes to the diagonal.
 
@@ -262,7 +262,7 @@ def _leading(
 
 
 def _nearest(new: Float[Array, "d r"], old: Float[Array, "d r"]) -> Float[Array, "d r"]:
-    """Return `new` with its columns rotated to be as near as can be to `old`; new newᵀ stays as it is.
+    """Return `new` with its columns rotated to be as near as can be to `old`; new newᵀ stays.
 
     So the factor moves continuously, and averages of it along a run mean something.
     """

@@ -31,7 +31,8 @@ DEFAULT_STEPS = 10_000
 def fit(given: Arguments) -> Result:
     """Run the given method from where it begins to its end."""
     method, q, stop = given.method, given.q, given.stop
-    assert method is not None and q is not None
+    assert method is not None
+    assert q is not None
     update = DEFAULT if given.update is None else given.update
     steps = DEFAULT_STEPS if given.steps is None else given.steps
     average_from = _average_start(given.average, steps) if stop is None else 0
@@ -109,7 +110,7 @@ def _average_start(average: bool | float, steps: int) -> int | None:
 
 
 def _places(start: Start, target: Target, count: int | None) -> Places:
-    """Return the points of a start, with their densities if there is one target and some are finite."""
+    """Return the points of a start, with their densities if there is one target."""
     if count is not None:
         return Places(jnp.stack([start.z] * count))
     log_p = log_probs(target, start.z)

@@ -151,7 +151,7 @@ class Result(Run):
     def resample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None
     ) -> dict[str, Float[Array, "n ..."]]:
-        """Return n draws of the posterior: of many draws of q, some, by smoothed importance weights.
+        """Return n draws of the posterior: some of many draws of q, by smoothed importance weights.
 
         `draws` is how many are drawn of q first, 10 n if not said. They are no better than the
         weights: look at `diagnose().k_hat`, which should be below 0.7.

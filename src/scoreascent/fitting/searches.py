@@ -49,11 +49,12 @@ class Found:
 
     @property
     def sd(self) -> Vector:
+        """The standard deviations."""
         return self.scale if self.scale.ndim == 1 else np.sqrt(np.sum(self.scale**2, 1))
 
 
 def is_fair(g: Found) -> bool:
-    """Tell whether log p around the mean is about what a Gaussian would have: −χ²/2 below its top."""
+    """Tell whether log p around the mean falls about as a Gaussian's would: by χ²/2."""
     spread = np.std(g.log_p - g.log_p.mean()) if np.all(np.isfinite(g.log_p)) else np.inf
     return bool(spread < 3 * np.sqrt(len(g.mean) / 2) + 1)
 

@@ -191,7 +191,7 @@ class Watch:
         return late.pooled() if state.step.shape == () else Family.pooled(late)
 
     def late_states(self) -> Any:
-        """Return the points at the ends of late windows, (windows, points, coordinates), or None."""
+        """Return the points at the ends of late windows: (windows, points, coordinates)."""
         if self.windows is None or not self.windows.states.size:
             return None
         return _late(self.windows.states)
@@ -321,7 +321,7 @@ def split_rhat(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
 
 
 def drifts(x: Float[np.ndarray, "n r k"]) -> np.ndarray[Any, Any]:
-    """Tell whether any coordinate goes one way: its slope, by Student's t, at the level of one in all.
+    """Tell whether any coordinate goes one way: by Student's t of its slope, at one level for all.
 
     >>> x = np.random.default_rng(0).normal(size=(32, 1, 100))
     >>> steady = np.where(np.arange(100) == 7, np.arange(32)[:, None, None], 0)

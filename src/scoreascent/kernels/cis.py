@@ -81,7 +81,7 @@ class CIS(Config, Moves):
 
 
 def normalise(log_w: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return self-normalised weights; where every weight is zero, all of it goes to the first point.
+    """Return self-normalised weights; where every weight is zero, the first point has it all.
 
     The first point is the retained one, so a step in which every density is zero stays put. A
     weight of +∞ (q has no mass at a point where p has some) takes all of the weight.

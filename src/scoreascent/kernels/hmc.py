@@ -168,7 +168,7 @@ class HMC(Config, Adaptive):
         size: Float[Array, ""],
         count: Int[Array, ""],
     ) -> Flight:
-        """Make leapfrog steps: half a kick, then drift and whole kicks, of which the last is halved.
+        """Make leapfrog steps: half a kick, then drift and whole kicks, the last one halved.
 
         The gradient stands once in the program, for the compiler's sake: turn 0 does not drift.
         """
