@@ -75,10 +75,10 @@ def draw_marginal(ax: Axes, sources: Sources) -> None:
         x = sources["chains"]
         heights = np.histogram(x, edges)[0] / (x.size * (edges[1] - edges[0]))
         ax.stairs(heights, edges, fill=True, color=ORANGE, alpha=0.45, lw=0, label="chains")
-    ax.plot(grid, density(sources["q"], grid), color=BLUE, lw=1.8, label="q")
+    ax.plot(grid, kernel_density(sources["q"], grid), color=BLUE, lw=1.8, label="q")
     dashed: dict[str, Any] = {"color": INK, "lw": 1.3, "ls": (0, (4, 2)), "label": "reference"}
     if "reference" in sources and varies(sources["reference"]):
-        ax.plot(grid, density(sources["reference"], grid), **dashed)
+        ax.plot(grid, kernel_density(sources["reference"], grid), **dashed)
     elif "reference" in sources:  # one value, as the truth of a simulation is
         ax.axvline(sources["reference"][0], **dashed)
     ax.set_xlim(low, high)
@@ -87,7 +87,7 @@ def draw_marginal(ax: Axes, sources: Sources) -> None:
     ax.spines["left"].set_visible(False)
 
 
-def density(x: Numbers, grid: Numbers) -> Numbers:
+def kernel_density(x: Numbers, grid: Numbers) -> Numbers:
     """A Gaussian kernel estimate, reflected at the ends of the draws so that bounds stay bounds."""
     x = x[np.isfinite(x)]
     quarter = np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349

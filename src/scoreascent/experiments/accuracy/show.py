@@ -211,7 +211,8 @@ def draw_errors(table: pd.DataFrame) -> Any:
     labels = [x if MODELS[m].regular else f"({x})" for m, x in zip(models, labels)]
     axes[0].set_yticks(range(len(models)), labels)
     axes[0].set_ylim(len(models) - 0.5, -0.5)
-    legend_beside(figure, *axes[0].get_legend_handles_labels(), columns=5, above=True)
+    handles, names = axes[0].get_legend_handles_labels()
+    legend_beside(figure, handles, names, columns=5, above=True)
     figure.supxlabel("† held out   ( ) irregular: not to be called good", fontsize=9, color="0.4")
     return figure
 
