@@ -2,15 +2,17 @@
 
 import sys
 
+from scoreascent._extras import require
+
 
 def main() -> None:
     """Run the command line, or say in one line what it lacks."""
     try:
-        from scoreascent.cli import app
+        require("typer", "cli", "the command line")
     except ModuleNotFoundError as error:
-        if error.name == "typer":
-            sys.exit("the command line needs typer: pip install 'scoreascent[cli]'")
-        raise
+        sys.exit(str(error))
+    from scoreascent.cli import app
+
     app()
 
 

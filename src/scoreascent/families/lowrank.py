@@ -207,7 +207,7 @@ class LowRank(Gaussian):
         return f"LowRank of rank {self.rank}"
 
     def pooled(self) -> LowRank:
-        """Return the member with the mixture's means and sds, of members stacked along a first axis.
+        """Return the member with means and sds of the mixture of members stacked along an axis.
 
         The factor is their average, and what that leaves of the variances goes to the diagonal.
 
