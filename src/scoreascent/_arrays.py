@@ -29,12 +29,12 @@ def as_default(x: Any) -> Any:
 
 
 def impossible(log_p: Any) -> Any:
-    """Whether a log density is NaN or +∞, which no density can be; −∞ is a legal value."""
+    """Tell whether a log density is NaN or +∞, which no density can be; −∞ is a legal value."""
     return (log_p != log_p) | (log_p == math.inf)
 
 
 def all_finite(tree: Any) -> Any:
-    """Whether every number of a tree is finite, as one traced boolean.
+    """Tell whether every number of a tree is finite, as one traced boolean.
 
     0 · x is 0 if x is finite and NaN if it is not, so one sum tells about all numbers at once.
     """

@@ -107,7 +107,7 @@ class Target:
         return None if self.model is None else self.model.initial(key, self.data)
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log density of the unconstrained `z`, Jacobians of the transforms included."""
+        """Return the log density of the unconstrained `z`, Jacobians of the transforms included."""
         value, log_det = self._constrain(z)
         takes_data = self.data is not None or self.model is not None
         args = (value, self.data) if takes_data else (value,)
@@ -115,7 +115,7 @@ class Target:
         return log_p if log_det is None else log_p + log_det
 
     def constrain(self, z: Float[Array, " d"]) -> Any:
-        """The parameters, in their supports, at the unconstrained `z`.
+        """Return the parameters, in their supports, at the unconstrained `z`.
 
         For a target stated by `dim` this is `z` itself.
         """
@@ -124,7 +124,7 @@ class Target:
         return self._constrain(z)[0]
 
     def unconstrain(self, params: Any) -> Float[Array, " d"]:
-        """The inverse of `constrain`.
+        """Return the `z` of parameters, the inverse of `constrain`.
 
         >>> import jax.numpy as jnp
         >>> target = Target(lambda p: -p["s"], params={"s": constraints.positive})
@@ -145,7 +145,7 @@ class Target:
         return jnp.concatenate(parts)
 
     def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
-        """The constrained parameters at `z` as a flat dictionary; `{"z": z}` without names."""
+        """Return the constrained parameters at `z` as a flat dictionary; `{"z": z}` without names."""
         if self.model is not None:
             return self.model.constrain(z, self.data)
         if self._tree is None:
@@ -217,7 +217,7 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
-    """Targets that differ only in their data, stacked along a new leading axis of every leaf."""
+    """Return targets that differ only in their data, stacked along a new leading axis of every leaf."""
     if not targets or not all(isinstance(t, Target) for t in targets):
         raise ValueError("targets must be a non-empty list of Target objects")
     structures: list[Any] = [jax.tree.structure(t) for t in targets]

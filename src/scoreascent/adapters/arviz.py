@@ -79,7 +79,7 @@ def _posterior(run: Run, key: PRNGKeyArray, n: int, draws: str, states: Any) -> 
 
 
 def _stats(run: Run, z: Any, weigh: bool) -> dict[str, Any]:
-    """What is known of every draw; k̂ and acceptance, which are of all, are repeated.
+    """Return what is known of every draw; k̂ and acceptance, which belong to all, are repeated.
 
     Draws that are of π already have no weights.
     """

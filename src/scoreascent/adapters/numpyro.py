@@ -242,7 +242,7 @@ def _transform(site: Site) -> Any:
 
 
 def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
-    """What the model's sites are, from one run on abstract arrays."""
+    """Find out what the model's sites are, from one run on abstract arrays."""
     found: dict[str, Any] = {}
 
     def run(data: tuple[Any, ...]) -> None:
@@ -275,7 +275,7 @@ def _refuse_half_observed(sites: dict[str, Site]) -> None:
 
 
 def _is_observed(site: Site) -> bool:
-    """Whether something is observed there: the value of a factor has no entries."""
+    """Tell whether something is observed there: the value of a factor has no entries."""
     return site["type"] == "sample" and site["is_observed"] and jnp.size(site["value"]) > 0
 
 
@@ -299,7 +299,7 @@ def _axes(site: Site) -> tuple[str, ...]:
 
 
 def _static(path: tuple[Any, ...], leaf: Any) -> tuple[type, Any] | None:
-    """What is fixed about an argument; None if it is an array."""
+    """Return what is fixed about an argument; None if it is an array."""
     where = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
     if isinstance(leaf, np.ndarray | jax.Array):
         if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):

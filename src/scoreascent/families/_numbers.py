@@ -48,7 +48,7 @@ def _finite(name: str, value: Any) -> Float[Array, ...]:
 
 
 def known(*arrays: Any) -> bool:
-    """Whether the numbers are there to be looked at, which they are not while jax traces."""
+    """Tell whether the numbers are there to be looked at, which they are not while jax traces."""
     return not any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 

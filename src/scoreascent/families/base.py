@@ -84,7 +84,7 @@ class Family(ABC):
 
 
 def can_match(q: Family) -> bool:
-    """Whether a family has the optional method `match`."""
+    """Tell whether a family has the optional method `match`."""
     return callable(getattr(q, "match", None))
 
 

@@ -237,7 +237,7 @@ def _check_df(df: Any) -> float:
 
 
 def _stretch(df: Any) -> float:
-    """What a scale has to be multiplied with to be a standard deviation."""
+    """Return what a scale has to be multiplied with to be a standard deviation."""
     df = _check_df(df)
     return math.sqrt(df / (df - 2))
 

@@ -71,7 +71,7 @@ def _hessian(target: Target, z: Any) -> Any:
 
 @jax.jit
 def _hessian_times(target: Target, z: Any, v: Any) -> Any:
-    """H v for each row of v, a few at a time."""
+    """Return H v for each row of v, a few at a time."""
     times = lambda v: jax.jvp(jax.grad(target.log_prob), (z,), (v,))[1]  # noqa: E731
     return jax.lax.map(times, v, batch_size=8)
 
@@ -84,7 +84,7 @@ def first_points(
     initial: Any,
     cost: Cost,
 ) -> Iterator[Vector]:
-    """Where the searches begin: places that were given, then boxes and the model's own."""
+    """Yield where the searches begin: places that were given, then boxes and the model's own."""
     given = _given_points(target, initial)
     for i in range(max(check_count("searches", searches, 1), len(given))):
         own: Any = None
@@ -104,7 +104,7 @@ def first_points(
 
 
 def _given_points(target: Target, initial: Any) -> list[Vector]:
-    """`initial` as a list of vectors."""
+    """Return `initial` as a list of vectors."""
     if initial is None:
         return []
     places = initial if isinstance(initial, list | tuple) else [initial]
@@ -121,14 +121,14 @@ def _given_points(target: Target, initial: Any) -> list[Vector]:
 
 
 def _is_finite(target: Target, z: Any, cost: Cost) -> bool:
-    """Whether a search can begin there."""
+    """Tell whether a search can begin there."""
     log_p, gradient = _value_and_grad(target, as_default(z))
     cost.gradients += 1
     return bool(np.isfinite(log_p) and np.all(np.isfinite(np.asarray(gradient))))
 
 
 def _in_box(target: Target, rng: np.random.Generator, box: float, cost: Cost) -> Vector:
-    """A point of the box with a finite density and gradient, nearer and nearer to the origin."""
+    """Draw a point of the box with a finite density and gradient, nearer and nearer to the origin."""
     for shrink in 0.8 ** np.arange(40):
         z = rng.uniform(-box, box, target.dim) * shrink
         if _is_finite(target, z, cost):
@@ -137,7 +137,7 @@ def _in_box(target: Target, rng: np.random.Generator, box: float, cost: Cost) ->
 
 
 def descend(target: Target, z: Vector, cost: Cost) -> list[Vector]:
-    """The iterates of L-BFGS on −log p. Where log p is not finite it turns back."""
+    """Return the iterates of L-BFGS on −log p. Where log p is not finite it turns back."""
     path = [z.copy()]
 
     def loss(z: Vector) -> tuple[float, Vector]:
@@ -158,7 +158,7 @@ def descend(target: Target, z: Vector, cost: Cost) -> list[Vector]:
 def gaussians(
     target: Target, places: list[Vector], rng: np.random.Generator, cost: Cost
 ) -> list[Found]:
-    """The Gaussian with the curvature at each place, drawn from and weighed."""
+    """Return the Gaussian with the curvature at each place, drawn from and weighed."""
     out = []
     for z in places:
         mean = np.asarray(z, np.float64)
@@ -181,7 +181,7 @@ def gaussians(
 
 
 def _scale(target: Target, z: Any, rng: np.random.Generator, cost: Cost) -> Vector:
-    """A factor of the inverse of −H at z: lower triangular, or a diagonal in many dimensions.
+    """Return a factor of the inverse of −H at z: lower triangular, or a diagonal in many dimensions.
 
     Negative curvature cost by its size; where there is none, the scale is about one.
     """
@@ -205,7 +205,7 @@ def _scale(target: Target, z: Any, rng: np.random.Generator, cost: Cost) -> Vect
 
 
 def positive(curvature: Vector) -> Vector:
-    """Curvatures with those that are zero, or nearly so beside the others, replaced by one."""
+    """Replace by one the curvatures that are zero, or nearly so beside the others."""
     floor = 1e-12 * np.max(curvature, initial=0.0)
     return np.where(np.isfinite(curvature) & (curvature > floor), curvature, 1.0)
 

@@ -101,7 +101,7 @@ def pathfinder(
 
 
 def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
-    """The best of what the searches found, and whether it is one place."""
+    """Return the best of what the searches found, and whether it is one place."""
     found.sort(key=lambda g: -g.elbo)
     if not np.isfinite(found[0].elbo):
         raise ValueError(
@@ -119,7 +119,7 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
 
 
 def _family(kept: list[Found], weights: Vector, dim: int) -> Family:
-    """The Gaussian with the moments of the mixture of those that are kept."""
+    """Return the Gaussian with the moments of the mixture of those that are kept."""
     mean = np.tensordot(weights, [g.mean for g in kept], 1)
     away = [g.mean - mean for g in kept]
     if dim > MAX_FULL_RANK:
@@ -130,7 +130,7 @@ def _family(kept: list[Found], weights: Vector, dim: int) -> Family:
 
 
 def _valley(target: Target, a: Vector, b: Vector, cost: Cost) -> float:
-    """How far log p falls on the way from a to b, below the lower of the two."""
+    """Return how far log p falls on the way from a to b, below the lower of the two."""
     along = np.linspace(0, 1, DRAWS)[:, None]
     log_p = log_probs(target, as_default(a + along * (b - a)))
     cost.densities += DRAWS
@@ -142,7 +142,7 @@ def _valley(target: Target, a: Vector, b: Vector, cost: Cost) -> float:
 
 @jax.jit
 def _path(target: Target, key: PRNGKeyArray, z: Any) -> Any:
-    """Of the best Gaussian on a path: mean, factors of its covariance, draws and their densities.
+    """Return the best Gaussian of a path: mean, factors of its covariance, draws, densities.
 
     The covariance is diag(alpha) + beta gamma betaᵀ.
     """
@@ -170,7 +170,7 @@ def _best_of_path(
     log_p: Vector,
     log_q: Vector,
 ) -> Found:
-    """What `_path` found, its covariance made positive definite beyond doubt."""
+    """Return what `_path` found, its covariance made positive definite beyond doubt."""
     variance = alpha + np.sum((beta @ gamma) * beta, 1)
     if not all(np.all(np.isfinite(x)) for x in (mean, variance, z, log_q)):
         return Found(mean, np.ones(target.dim), z, np.full(DRAWS, -np.inf), -np.inf)
