@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
 
+__all__ = ["Method", "PathElbo", "ScoreAscent", "elbo", "jsa", "msc", "msc_rb", "pmcsa"]
+
+
 class Method(ABC):
     """Markov chain gradient descent on f(λ) = E_Π f(λ, η).
 

@@ -145,7 +145,7 @@ class Target:
         return jnp.concatenate(parts)
 
     def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
-        """Return the constrained parameters at `z` as a flat dictionary; `{"z": z}` without names."""
+        """Return the constrained parameters at `z` as a flat dictionary; `{"z": z}` if unnamed."""
         if self.model is not None:
             return self.model.constrain(z, self.data)
         if self._tree is None:
@@ -217,7 +217,7 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
-    """Return targets that differ only in their data, stacked along a new leading axis of every leaf."""
+    """Stack targets that differ only in their data along a new leading axis of every leaf."""
     if not targets or not all(isinstance(t, Target) for t in targets):
         raise ValueError("targets must be a non-empty list of Target objects")
     structures: list[Any] = [jax.tree.structure(t) for t in targets]

@@ -12,7 +12,8 @@ import optax
 
 from scoreascent._arrays import all_finite, select
 from scoreascent._structs import Config
-from scoreascent.families import Family, can_match
+from scoreascent.families import Family
+from scoreascent.families.base import can_match
 from scoreascent.kernels import Particles
 from scoreascent.methods import Method
 from scoreascent.schedules import DECAY
@@ -20,6 +21,9 @@ from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
+
+
+__all__ = ["Update", "gradient", "moment_matching"]
 
 
 class Update(ABC):

@@ -1,4 +1,4 @@
-from scoreascent.families.base import Family, Gaussian, can_match, kl
+from scoreascent.families.base import Family, Gaussian, kl
 from scoreascent.families.defensive import Defensive
 from scoreascent.families.fullrank import FullRank
 from scoreascent.families.lowrank import LowRank
@@ -14,6 +14,5 @@ __all__ = [
     "LowRank",
     "MeanField",
     "StudentT",
-    "can_match",
     "kl",
 ]

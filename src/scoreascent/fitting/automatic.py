@@ -27,7 +27,8 @@ from scoreascent._batches import log_probs
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.rules import GOOD, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
-from scoreascent.families import Family, can_match
+from scoreascent.families import Family
+from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.result import DivergenceError, Result

@@ -128,7 +128,7 @@ def _is_finite(target: Target, z: Any, cost: Cost) -> bool:
 
 
 def _in_box(target: Target, rng: np.random.Generator, box: float, cost: Cost) -> Vector:
-    """Draw a point of the box with a finite density and gradient, nearer and nearer to the origin."""
+    """Draw a point of the box with finite density and gradient, nearer and nearer to the origin."""
     for shrink in 0.8 ** np.arange(40):
         z = rng.uniform(-box, box, target.dim) * shrink
         if _is_finite(target, z, cost):
@@ -181,7 +181,7 @@ def gaussians(
 
 
 def _scale(target: Target, z: Any, rng: np.random.Generator, cost: Cost) -> Vector:
-    """Return a factor of the inverse of −H at z: lower triangular, or a diagonal in many dimensions.
+    """Return a factor of the inverse of −H at z: a triangle, or in many dimensions a diagonal.
 
     Negative curvature cost by its size; where there is none, the scale is about one.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def log_density(z: Float[Array, " d"], data: tuple[Any, Any]) -> Float[Array, ""]:
-    """Return log N(z; mean, cov) up to a constant; `data` is (mean, a matrix W with WᵀW = cov⁻¹)."""
+    """Return log N(z; mean, cov) up to a constant; `data` is (mean, W) with WᵀW = cov⁻¹."""
     mean, whiten = data
     return -0.5 * jnp.sum((whiten @ (z - mean)) ** 2)
 
