@@ -110,6 +110,41 @@ def test_description_holds_in_another_process(density: Any, half: bytes, tmp_pat
     assert " at 0x" not in str(caught.value)
 
 
+def prior_of(scale: float) -> sa.Target:
+    """A posterior whose prior's scale is closed over, so that it is no part of its name or data."""
+    return sa.Target(lambda z: -0.5 * jnp.sum((z / scale) ** 2) - 0.5 * jnp.sum((z - 1) ** 2), 2)
+
+
+@pytest.mark.parametrize("method", [sa.pmcsa(4), None], ids=["by hand", "automatic"])
+def test_a_changed_prior_is_another_run(method: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    settings = {"checkpoint": path, "steps": 40, "progress": False}
+    first = sa.fit(prior_of(1.0), method, **settings)
+    assert same_bits(sa.fit(prior_of(1.0), method, **settings).q, first.q)
+    with refused(path, r"log_density: file .* now"):
+        sa.fit(prior_of(1.001), method, **settings)
+
+
+def test_rounding_of_another_machine_is_the_same_run(half: bytes, tmp_path: Path) -> None:
+    """A log density that differs by an ulp or so, as on another processor, is the same model."""
+
+    def altered(by: float) -> Path:
+        with np.load(io.BytesIO(half)) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays["header"].tobytes())
+        densities = header["run"]["log_density"]
+        header["run"]["log_density"] = [str(float(x) * (1 + by)) for x in densities]
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        path = tmp_path / "run"
+        with path.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        return path
+
+    assert run(checkpoint=altered(2e-7)).status == "max_steps"
+    with refused(altered(1e-3), "log_density"):
+        run(checkpoint=tmp_path / "run")
+
+
 def test_finished_run_is_read_back(whole: sa.Result, tmp_path: Path) -> None:
     path = tmp_path / "run"
     assert same_run(run(checkpoint=path), whole)

@@ -16,7 +16,7 @@ from scoreascent.fitting import checkpoint as files
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.host import Hook, Saver, Setup, replications_first
 from scoreascent.fitting.host import run as run_on_host
-from scoreascent.fitting.provenance import describe, versions
+from scoreascent.fitting.provenance import density_at_fixed_points, describe, versions
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.stopping import Watch, blank_windows
 from scoreascent.kernels import Places
@@ -54,6 +54,7 @@ def fit(given: Arguments) -> Result:
             windows = windows._replace(origin=np.asarray(np.max(state.step), np.int64))
     if given.checkpoint is not None:
         identity["update"] += f", first steps {update.fingerprint(q)}"
+        identity["log_density"] = density_at_fixed_points(given.target, q, given.replicate)
     rows = jax.eval_shape(functools.partial(blank_trace, rows=0), first)
     trace = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rows)
     if given.checkpoint is not None and given.checkpoint.exists():

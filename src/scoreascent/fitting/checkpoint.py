@@ -14,6 +14,8 @@ import numpy as np
 from scoreascent._files import write_atomically
 
 FORMAT = "scoreascent checkpoint 1"
+# how far log densities may differ, relatively, because two machines round differently
+ROUNDING = {"float32": 1e-5, "float64": 1e-11}
 
 
 class CheckpointError(ValueError):
@@ -63,13 +65,26 @@ def _check_same_run(path: Path, header: dict[str, Any], expected: dict[str, Any]
     """Refuse to continue another run, saying what differs."""
     found = header.get("run", {})
     expected = json.loads(json.dumps(expected))  # what it looks like after a round trip
-    differ = [k for k in expected if found.get(k) != expected[k]]
+    differ = [k for k in expected if not _is_same(found.get(k), expected[k], expected)]
     if differ:
         says = "; ".join(f"{k}: file {found.get(k)!r}, now {expected[k]!r}" for k in differ)
         raise CheckpointError(
             f"checkpoint {str(path)!r} belongs to another run ({says}). It was left as it is. "
             "Name another file, or repeat the settings of that run."
         )
+
+
+def _is_same(found: Any, expected: Any, run: dict[str, Any]) -> bool:
+    """Tell whether two entries are equal; numbers may differ by another machine's rounding."""
+    if found == expected:
+        return True
+    if not (isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected)):
+        return False
+    if not all(isinstance(x, str) for x in (*found, *expected)):
+        return False
+    tolerance = ROUNDING[run["float"]]
+    a, b = np.array(found, np.float64), np.array(expected, np.float64)
+    return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
 
 
 def _check_shape(path: Path, name: str, array: np.ndarray[Any, Any], like: Any) -> None:

@@ -12,8 +12,12 @@ import numpy as np
 import numpyro
 import optax
 
-from scoreascent._arrays import default_dtype
+from scoreascent._arrays import as_default, default_dtype
+from scoreascent._batches import log_probs
 from scoreascent._version import __version__
+from scoreascent.families import Family
+from scoreascent.loop import Replicate
+from scoreascent.target import Target
 
 
 def versions() -> dict[str, str]:
@@ -49,6 +53,21 @@ def describe(
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "float": str(default_dtype()),
     }
+
+
+def density_at_fixed_points(target: Target, q: Family, replicate: Replicate) -> list[str]:
+    """Return log p at a few places that depend on nothing but the dimension and the first q.
+
+    Neither a function nor what it closes over can be compared between two processes, so a model is
+    told by what it computes. With replications the first one stands for all.
+    """
+    first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
+    target = first(target) if replicate == "data" else target
+    q = q if replicate == "nothing" else first(q)
+    waves = np.cos(np.outer(np.arange(1, 5), 1.7 + np.arange(target.dim)))
+    near = np.asarray(q.mean) + np.asarray(q.sd) * waves
+    places = np.concatenate([np.array([[0.1], [0.5], [1.0], [2.0]]) * waves, near])
+    return [f"{x:.17g}" for x in log_probs(target, as_default(places))]
 
 
 def _digest(tree: Any) -> str:
