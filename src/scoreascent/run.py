@@ -15,7 +15,8 @@ from scoreascent.target import Target
 from scoreascent.update import Update
 
 Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
-MAX_COORDINATES = 200  # the most coordinates of the points that are kept of each window
+MAX_COORDINATES = 200  # the most coordinates that diagnostics look at
+MAX_KEPT = 5000  # the most coordinates of which points are kept whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,8 @@ class Run:
     """A fitted q and how it came about, as the instruments of `diagnostics` see it.
 
     With `replications`, every array has them in front, and `status` is one word for each. `states`
-    has shape (windows, points, coordinates): where the points were at the ends of late windows.
+    has shape (times, points, coordinates): where the points were in the late windows of a stopping
+    rule, every `states_every` iterations.
     """
 
     q: Family
@@ -78,6 +80,7 @@ class Run:
     start: Start | None = None
     convergence: Convergence | None = None
     states: Any = None
+    states_every: int = 0
 
     @property
     def steps(self) -> int:
@@ -88,6 +91,11 @@ class Run:
 def coordinates(dim: int) -> np.ndarray[Any, Any]:
     """Return the coordinates of z that are looked at: all, or `MAX_COORDINATES` of them."""
     return np.unique(np.linspace(0, dim - 1, min(dim, MAX_COORDINATES)).astype(int))
+
+
+def kept_coordinates(dim: int) -> np.ndarray[Any, Any]:
+    """Return the coordinates of points that are kept: all, or of very many those looked at."""
+    return np.arange(dim) if dim <= MAX_KEPT else coordinates(dim)
 
 
 def check_single(run: Run) -> None:

@@ -178,9 +178,9 @@ def _late_states(
     enough = 2 * run.target.dim if run.method.is_independent else MIN_LATE_CHAINS
     if run.status != "converged" or run.states is None or n < enough:
         return None
-    assert run.states.shape[-1] == len(at)
+    states = run.states if run.states.shape[-1] == len(at) else run.states[..., at]
     late = run.trace.acceptance[run.trace.loss.size // 2 :]
-    return np.swapaxes(run.states[:, -n:], 0, 1), np.asarray(late)
+    return np.swapaxes(states[:, -n:], 0, 1), np.asarray(late)
 
 
 def look_at_chains(run: Run, key: PRNGKeyArray) -> dict[str, Any]:
@@ -209,12 +209,13 @@ def look_at_chains(run: Run, key: PRNGKeyArray) -> dict[str, Any]:
     independent = np.clip(np.nan_to_num(ess, nan=1.0), 1.0, total)
     shift = np.abs(z.mean((0, 1)) - mean) / sd
     ratio = np.abs(np.log(np.maximum(z.std((0, 1)), 1e-300) / sd))
+    long_stay = max(1, LONG_STAY // run.states_every) if is_late else LONG_STAY
     noise = MAX_Z / np.sqrt(independent)  # of a mean of so many draws, in sds; for log sds, / √2
     return {
         "looked": rows,
         "acceptance": float(np.mean(np.asarray(acceptance, np.float64))),
         "stuck": float(np.mean(~moved)),
-        "stay": float(np.mean([_stays(~m, 1 if is_late else LONG_STAY) for m in moves])),
+        "stay": float(np.mean([_stays(~m, long_stay) for m in moves])),
         "rhat": largest(worst),
         "chain_ess": float(np.min(independent)),
         "shift": largest(np.maximum(shift - noise, 0)),

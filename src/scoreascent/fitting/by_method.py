@@ -89,6 +89,7 @@ def fit(given: Arguments) -> Result:
         start=given.start,
         convergence=watch.seen if stop is not None else None,
         states=watch.late_states(),
+        states_every=watch.states_every(),
     )
     return _delivered(result, given.throw)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,9 +18,8 @@ from scoreascent._structs import check_count
 from scoreascent.adapters.arviz import to_arviz
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
-from scoreascent.families import Family
+from scoreascent.fitting.draws import Source, best_source, draw, named, summarise
 from scoreascent.run import Run
-from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -73,44 +71,35 @@ class Result(Run):
             data_replicated=False,
         )
 
-    def sample(self, key: PRNGKeyArray | int, n: int = 1000) -> dict[str, Float[Array, "n ..."]]:
-        """Return n draws of q as named parameters inside their supports.
+    @property
+    def draws_from(self) -> Source:
+        """Where `sample`, `summary` and `print` take their draws from, unless told.
+
+        "chains" if the late steps kept enough states of many chains, else "q".
+        """
+        return best_source(self)
+
+    def sample(
+        self, key: PRNGKeyArray | int, n: int = 1000, draws: Source | None = None
+    ) -> dict[str, Float[Array, "n ..."]]:
+        """Return n draws of the posterior as named parameters inside their supports.
 
         A target stated by `dim` has the one name `"z"`. With replications they stand in front.
+
+        `draws` says what they are: "chains", states of the chains in late steps; "resampled",
+        draws of q by their importance weights; "q", draws of q as they are. Unless told, it is
+        what `draws_from` says.
         """
-        n = check_count("n", n, 1)
-        key = as_key(key)
-        if self.replications is not None:
-            keys = jax.random.split(key, self.replications)
-            axes = (0, 0, 0 if self.data_replicated else None)
-            many = jax.vmap(lambda k, q, t: _named_draws(k, q, t, n), axes)
-            return self._in_order(many(keys, self.q, self.target))
-        return self._in_order(_named_draws(key, self.q, self.target, n))
+        source = self.draws_from if draws is None else draws
+        return draw(self, as_key(key), check_count("n", n, 1), source)
 
-    def _in_order(self, draws: dict[str, Any]) -> dict[str, Any]:
-        """Put the free parameters first, as the target has them; compiled code sorts names."""
-        return {name: draws[name] for name in dict.fromkeys((*self.target.site_names, *draws))}
+    def summary(self, draws: Source | None = None) -> list[dict[str, Any]]:
+        """Return mean, sd, 5, 50 and 95 % quantiles of every scalar parameter, as dictionaries.
 
-    def summary(self) -> list[dict[str, Any]]:
-        """Return mean, sd and 90 % interval of every scalar parameter, from draws of q.
-
-        With replications: the averages of these over the replications.
+        `mean_error` and `sd_error` say how well the first two are known, if they are of the
+        chains. With replications: the averages over the replications.
         """
-        draws = self.sample(jax.random.key(0), 4000)
-        rows = []
-        for site, values in draws.items():
-            array = np.asarray(values, np.float64)
-            lead = 1 if self.replications is None else 2
-            flat = array.reshape(*array.shape[:lead], -1)
-            stats = [np.mean(flat, lead - 1), np.std(flat, lead - 1, ddof=1)]
-            stats += list(np.quantile(flat, [0.05, 0.95], axis=lead - 1))
-            if self.replications is not None:
-                stats = [np.mean(s, 0) for s in stats]
-            for i, index in enumerate(np.ndindex(array.shape[lead:])):
-                name = site + (f"[{','.join(map(str, index))}]" if index else "")
-                numbers = [float(s[i]) for s in stats]
-                rows.append(dict(zip(("name", "mean", "sd", "q05", "q95"), (name, *numbers))))
-        return rows
+        return summarise(self, self.draws_from if draws is None else draws)
 
     def diagnose(
         self, key: PRNGKeyArray | int | None = None, draws: int = 4000, steps: int | None = None
@@ -133,7 +122,7 @@ class Result(Run):
         self,
         key: PRNGKeyArray | int = 0,
         n: int = 1000,
-        draws: Literal["q", "resampled", "chains"] = "q",
+        draws: Source | None = None,
     ) -> Any:
         """Return ArviZ's container of the installed version: `InferenceData` or `DataTree`.
 
@@ -143,10 +132,11 @@ class Result(Run):
         `posterior_predictive` and `log_likelihood`. Its attributes say how the fit was made.
 
         `draws` says what the n draws are: of q; of q and `resampled` by importance weights; or
-        states of the `chains`, taken at random. What depends on tails, such as `arviz.loo`, is
-        better with one of the last two, unless q is close to the posterior.
+        states of the `chains`, taken at random. Unless told, it is what `draws_from` says. What
+        depends on tails, such as `arviz.loo`, is better with one of the last two, unless q is close
+        to the posterior.
         """
-        return to_arviz(self, key, n, draws)
+        return to_arviz(self, key, n, self.draws_from if draws is None else draws)
 
     def resample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None
@@ -158,8 +148,7 @@ class Result(Run):
         """
         n = check_count("n", n, 1)
         draws = 10 * n if draws is None else check_count("draws", draws, n)
-        z = resample(self, key, n, draws)
-        return self._in_order(jax.jit(jax.vmap(self.target.named))(z))
+        return named(self, resample(self, key, n, draws))
 
     def warnings(self) -> list[str]:
         """Say what went wrong, or makes the fit doubtful, in words; nothing if nothing was seen."""
@@ -203,13 +192,6 @@ class DivergenceError(RuntimeError):
         self.result = result
 
 
-@functools.partial(jax.jit, static_argnames="n")
-def _named_draws(
-    key: PRNGKeyArray, q: Family, target: Target, n: int
-) -> dict[str, Float[Array, "n ..."]]:
-    return jax.vmap(target.named)(q.sample(key, (n,)))
-
-
 def _render(result: Result) -> str:
     """Return the table that `print(result)` shows."""
     many = "" if result.replications is None else f" × {result.replications} replications"
@@ -218,13 +200,17 @@ def _render(result: Result) -> str:
     )  # fmt: skip
     table = Table(title=f"{result.method!r}", title_justify="left")
     table.add_column("parameter")
-    for name in ("mean", "sd", "5 %", "95 %"):
+    source, rows = result.draws_from, result.summary()
+    columns = {"mean": "mean", "sd": "sd", "5 %": "q05", "95 %": "q95"}
+    if source == "chains":
+        columns = {"mean": "mean", "±": "mean_error", "sd": "sd", "± ": "sd_error"} | columns
+    for name in columns:
         table.add_column(name, justify="right")
-    rows = result.summary()
     for row in rows[:MAX_ROWS]:
-        table.add_row(row["name"], *(f"{row[k]:.4g}" for k in ("mean", "sd", "q05", "q95")))
+        shown = (f"{row[k]:.{2 if k.endswith('error') else 4}g}" for k in columns.values())
+        table.add_row(row["name"], *shown)
     if len(rows) > MAX_ROWS:
-        table.add_row(f"… {len(rows) - MAX_ROWS} more", "", "", "", "")
+        table.add_row(f"… {len(rows) - MAX_ROWS} more")
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False)
     console.print(table)
@@ -235,6 +221,8 @@ def _render(result: Result) -> str:
         line += f"; last tenth: loss {np.mean(last_tenth(result.trace.loss)):.4g}"
         line += f", acceptance {np.mean(last_tenth(result.trace.acceptance)):.1%}"
     console.print(line)
+    if source == "chains":
+        console.print("numbers and their standard errors are of the chains' states in late steps")
     for warning in result.warnings():
         console.print(f"! {warning}")
     if result.diagnosis is not None:

@@ -34,7 +34,7 @@ from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
 from scoreascent.loop import CHUNK_ROWS, Average, State, Trace
 from scoreascent.methods import Method
-from scoreascent.run import Convergence, coordinates
+from scoreascent.run import Convergence, kept_coordinates
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_WINDOWS = 64  # at so many, neighbours are merged and windows become twice as wide
+POINTS_PER_WINDOW = 4  # how often in each window the points are kept
 MIN_MOVES = 10  # moves of a chain in the late windows below which they say nothing
 MAX_SKIPPED = 0.1  # the share of late updates that may have been skipped
 MAX_RHO = 0.95  # the largest autocorrelation that is believed
@@ -123,7 +124,7 @@ class Windows(NamedTuple):
     sd: Any
     acceptance: Any
     skipped: Any
-    states: Any  # where the points were at the end of each, in some coordinates
+    states: Any  # where the points were, a few times in each of the late ones
 
 
 def blank_windows(rule: Converged, method: Method, state: State, many: bool) -> Windows:
@@ -133,7 +134,7 @@ def blank_windows(rule: Converged, method: Method, state: State, many: bool) -> 
     share = np.zeros((0, *state.step.shape))
     q = jax.tree.map(none, state.q)
     count = lambda n: np.asarray(n, np.int64)  # noqa: E731
-    states = none(jax.eval_shape(functools.partial(_states, method, many=many), state))
+    states = none(jax.eval_shape(functools.partial(_points, method, many=many), state))
     return Windows(count(0), count(rule.every), q, none(mean), none(sd), share, share, states)
 
 
@@ -157,28 +158,37 @@ class Watch:
             self.met = not self.rule.complaints(self.seen)
 
     def room(self, done: int) -> int:
-        """Return the iterations that may run before the next window ends."""
+        """Return the iterations that may run before the points are kept again."""
         if self.windows is None:
             return CHUNK_ROWS
-        width = int(self.windows.width)
-        return width - (done - int(self.windows.origin)) % width
+        at = (done - int(self.windows.origin)) % int(self.windows.width)
+        return next(mark - at for mark in _marks(self.windows) if mark > at)
 
     def after_chunk(self, state: State, parts: list[Trace], done: int) -> State:
-        """At the end of a window keep it, judge, and begin the next one."""
+        """Keep the points now and then; at the end of a window keep it, judge, begin the next."""
         windows = self.windows
-        if windows is None or self.room(done) != windows.width:
+        if windows is None:
+            return state
+        at = (done - int(windows.origin)) % int(windows.width)
+        if at not in (0, *_marks(windows)):
+            return state
+        many = state.step.shape != ()
+        points = np.asarray(_points(self._method, state, many))[None]
+        windows = windows._replace(states=np.concatenate([windows.states, points]))
+        if at:
+            self.windows = windows
             return state
         assert state.average is not None
-        many = state.step.shape != ()
         rows = _last_rows(parts, int(windows.width))
         q = jax.tree.map(np.asarray, state.average.q)
         mean, sd = (np.asarray(x) for x in _moments(state.average.q, many))
         acceptance, skipped = (np.mean(x, 0, np.float64) for x in (rows[0], rows[1]))
-        states = np.asarray(_states(self._method, state, many))
-        new = (q, mean, sd, acceptance, skipped, states)
-        grown = jax.tree.map(lambda old, x: np.concatenate([old, x[None]]), tuple(windows[2:]), new)
-        windows = Windows(windows.origin, windows.width, *grown)
-        self.windows = windows if len(windows.skipped) < MAX_WINDOWS else _merged(windows, many)
+        new = (q, mean, sd, acceptance, skipped)
+        grown = jax.tree.map(lambda old, x: np.concatenate([old, x[None]]), windows[2:-1], new)
+        windows = windows._replace(**dict(zip(Windows._fields[2:-1], grown)))
+        windows = windows if len(windows.skipped) < MAX_WINDOWS else _merged(windows, many)
+        late = len(_marks(windows)) * len(_late(windows.skipped))
+        self.windows = windows._replace(states=windows.states[-late:])
         self._judge()
         return state._replace(average=Average(state.step, state.q))
 
@@ -191,10 +201,14 @@ class Watch:
         return late.pooled() if state.step.shape == () else Family.pooled(late)
 
     def late_states(self) -> Any:
-        """Return the points at the ends of late windows: (windows, points, coordinates)."""
+        """Return the points a few times in each late window: (times, points, coordinates)."""
         if self.windows is None or not self.windows.states.size:
             return None
-        return _late(self.windows.states)
+        return self.windows.states
+
+    def states_every(self) -> int:
+        """Return the iterations between two of those times."""
+        return 0 if self.windows is None else max(1, int(self.windows.width) // POINTS_PER_WINDOW)
 
     def words(self, done: int) -> str:
         """Say what was seen last."""
@@ -202,13 +216,20 @@ class Watch:
         return self.rule.words(self.seen, done)
 
 
+def _marks(windows: Windows) -> list[int]:
+    """Return after how many iterations of a window its points are kept; the last is its end."""
+    width = int(windows.width)
+    marks = {width * i // POINTS_PER_WINDOW for i in range(1, POINTS_PER_WINDOW + 1)}
+    return sorted(marks - {0})
+
+
 @functools.partial(jax.jit, static_argnames=("method", "many"))
-def _states(method: Method, state: State, many: bool) -> Any:
-    """Return the points at some coordinates; none of replications, or where there are none."""
+def _points(method: Method, state: State, many: bool) -> Any:
+    """Return the points; none of replications, and only some coordinates of very many."""
     points = None if many else method.particles(state.eta)
     if points is None:
         return jnp.zeros((0, 0))
-    return points.z[:, coordinates(points.z.shape[-1])]
+    return points.z[:, kept_coordinates(points.z.shape[-1])]
 
 
 @functools.partial(jax.jit, static_argnames="many")

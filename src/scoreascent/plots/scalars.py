@@ -27,7 +27,7 @@ def collect(
     check_single(result)
     draws = check_count("draws", draws, 100)
     key_draw, key_chain = jax.random.split(as_key(key))  # as `diagnose` does
-    found = {"q": _numpy(result.sample(key_draw, draws))}
+    found = {"q": _numpy(result.sample(key_draw, draws, "q"))}
     entries = _chosen(found["q"], result.target.site_names, names, most)
     if reference is not None:
         found["reference"] = _reference(reference, found["q"], {site for site, _ in entries})

@@ -1,0 +1,157 @@
+"""Draws of the posterior as a result gives them: of q, of q by weights, or states of the chains."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scoreascent.diagnostics.weights import resample
+from scoreascent.families import Family
+from scoreascent.run import Run
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+Source = Literal["q", "resampled", "chains"]
+SOURCES: tuple[Source, ...] = ("q", "resampled", "chains")
+MIN_STATES = 1000  # of the chains, that are taken before draws of q
+MAX_STATES = 8192  # of the chains, that a summary looks at
+
+
+def best_source(run: Run) -> Source:
+    """Return which draws to trust most.
+
+    States of many chains in the late steps of a run are draws of the posterior itself, whatever
+    its shape, in the model's own space as in ℝᵈ; draws of q have its means and sds in ℝᵈ alone.
+    """
+    states = late_states(run)
+    return "q" if states is None or states.shape[0] * states.shape[1] < MIN_STATES else "chains"
+
+
+def late_states(run: Run) -> np.ndarray[Any, Any] | None:
+    """Return states (times, chains, d) of the chains in the late steps; None if not kept whole."""
+    if run.replications is not None or run.states is None or not run.method.chains:
+        return None
+    if run.states.shape[-1] != run.target.dim:
+        return None
+    return np.asarray(run.states)[:, -run.method.chains :]
+
+
+def draw(run: Run, key: PRNGKeyArray, n: int, source: str) -> dict[str, Float[Array, "n ..."]]:
+    """Return n named draws inside their supports; with replications, these stand in front."""
+    if source not in SOURCES:
+        raise ValueError(f"draws must be 'q', 'resampled' or 'chains', got {source!r}")
+    if run.replications is not None:
+        if source != "q":
+            raise ValueError(f"draws={source!r} needs one fit; take one, such as result[0]")
+        keys = jax.random.split(key, run.replications)
+        axes = (0, 0, 0 if run.data_replicated else None)
+        many = jax.vmap(lambda k, q, t: _of_q(k, q, t, n), axes)
+        return in_order(run, many(keys, run.q, run.target))
+    if source == "q":
+        return in_order(run, _of_q(key, run.q, run.target, n))
+    if source == "resampled":
+        return named(run, resample(run, key, n, 10 * n))
+    states = late_states(run)
+    if states is None:
+        raise ValueError(
+            "draws='chains': this fit kept no states of chains; give it stop=Converged(), or take "
+            "'resampled'"
+        )
+    flat = jnp.asarray(states.reshape(-1, states.shape[-1]))
+    at = jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)
+    return named(run, flat[at])
+
+
+def named(run: Run, z: Any) -> dict[str, Float[Array, "n ..."]]:
+    """Return points of ℝᵈ, the rows of z, as named parameters inside their supports."""
+    return in_order(run, _named(run.target, jnp.asarray(z)))
+
+
+def in_order(run: Run, draws: dict[str, Any]) -> dict[str, Any]:
+    """Put the free parameters first, as the target has them; compiled code sorts names."""
+    return {name: draws[name] for name in dict.fromkeys((*run.target.site_names, *draws))}
+
+
+@jax.jit
+def _named(target: Target, z: Any) -> dict[str, Any]:
+    return jax.vmap(target.named)(z)
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _of_q(key: PRNGKeyArray, q: Family, target: Target, n: int) -> dict[str, Float[Array, "n ..."]]:
+    return jax.vmap(target.named)(q.sample(key, (n,)))
+
+
+# -- summaries -------------------------------------------------------------------------------------
+
+
+def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
+    """Return a row for every scalar: mean, sd and 90 % interval, and how well the first are known.
+
+    `mean_error` and `sd_error` are Monte Carlo standard errors, from the spread of the chains' own
+    averages; they are NaN for draws of q, whose error only a diagnosis can tell.
+    """
+    if source == "chains":
+        states = late_states(run)
+        assert states is not None
+        thin = -(-states.shape[0] * states.shape[1] // MAX_STATES)
+        states = states[::-1][::thin]  # of the times, the last one is always among them
+        draws = named(run, states.reshape(-1, states.shape[-1]))
+        shape: tuple[int, ...] = states.shape[:2]
+    else:
+        draws = draw(run, jax.random.key(0), 4000, source)
+        shape = (4000,) if run.replications is None else (run.replications, 4000)
+    rows = []
+    for site, values in draws.items():
+        array = np.asarray(values, np.float64)
+        array = array.reshape(*shape, *array.shape[1 if source == "chains" else len(shape) :])
+        inner = array.shape[len(shape) :]
+        for index, numbers in zip(np.ndindex(inner), _numbers(array, shape, source)):
+            name = site + (f"[{','.join(map(str, index))}]" if index else "")
+            rows.append({"name": name, **numbers})
+    return rows
+
+
+def _numbers(array: Any, shape: tuple[int, ...], source: Source) -> list[dict[str, float]]:
+    """Return the numbers of every scalar of one site."""
+    flat = array.reshape(*shape, -1)
+    error = np.full((2, flat.shape[-1]), np.nan)
+    if source == "chains":
+        error = np.stack(moment_errors(flat))
+        flat = flat.reshape(-1, flat.shape[-1])
+    axis = flat.ndim - 2
+    stats = [np.mean(flat, axis), np.std(flat, axis, ddof=1)]
+    stats += list(np.quantile(flat, [0.05, 0.5, 0.95], axis=axis))
+    if flat.ndim == 3:
+        stats = [np.mean(s, 0) for s in stats]
+    names = ("mean", "sd", "q05", "q50", "q95", "mean_error", "sd_error")
+    return [
+        dict(zip(names, map(float, numbers), strict=True))
+        for numbers in zip(*stats, *error, strict=True)
+    ]
+
+
+def moment_errors(x: Float[np.ndarray, "times chains k"]) -> tuple[Any, Any]:
+    """Return the standard errors of means and sds over chains that move independently.
+
+    A chain's own average varies as its states correlate, so the spread of the averages over n
+    chains, divided by √n, needs no autocorrelation. An sd's error is that of its variance / 2 sd.
+
+    >>> x = np.random.default_rng(0).normal(size=(20, 100, 1))
+    >>> [bool(0.7 < e[0] * np.sqrt(w) < 1.3) for e, w in zip(moment_errors(x), (2000, 4000))]
+    [True, True]
+    """
+    n = x.shape[1]
+    centre = x.mean((0, 1))
+    square = (x - centre) ** 2
+    sd = np.sqrt(square.mean((0, 1)))
+    with np.errstate(all="ignore"):
+        mean_error = x.mean(0).std(0, ddof=1) / np.sqrt(n)
+        sd_error = square.mean(0).std(0, ddof=1) / np.sqrt(n) / (2 * sd)
+    return mean_error, sd_error
