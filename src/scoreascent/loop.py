@@ -160,6 +160,9 @@ def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Fa
         q0 = MeanField.standard(target.dim)
     if isinstance(q0, Family):
         q: Any = q0 if count is None else jax.tree.map(lambda x: jnp.stack([x] * count), q0)
+    elif isinstance(q0, type) and issubclass(q0, Family):
+        name = q0.__name__
+        raise ValueError(f"q0 must be a member of a family, such as {name}.standard(3), got {name}")
     elif callable(q0):
         key = jax.random.fold_in(key, Q0_STREAM)
         q = q0(key) if count is None else jax.vmap(q0)(jax.random.split(key, count))
