@@ -8,12 +8,10 @@ from scoreascent._extras import require
 def main() -> None:
     """Run the command line, or say in one line what it lacks."""
     try:
-        require("typer", "cli", "the command line")
+        cli = require("scoreascent.cli", "cli", "the command line")
     except ModuleNotFoundError as error:
         sys.exit(str(error))
-    from scoreascent.cli import app
-
-    app()
+    cli.app()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def from_pymc(model: Any = None) -> Target:
     Numbers are jax's: without x64 everything runs in float32, whatever PyTensor's floatX is.
     Discrete free variables and `pymc.Minibatch` are refused.
     """
-    pymc = _pymc()
+    pymc = load_pymc()
     if model is None:
         try:
             model = pymc.modelcontext(None)
@@ -251,7 +251,7 @@ def _axes(model: Any, names: set[str]) -> tuple[dict[str, tuple[str, ...]], dict
     return dims, {k: np.asarray(v) for k, v in coords.items()}
 
 
-def _pymc() -> Any:
+def load_pymc() -> Any:
     """The library, without what its import changes for others: x64 and 100 CPU devices."""
 
     def load() -> Any:

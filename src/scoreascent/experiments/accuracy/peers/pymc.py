@@ -8,15 +8,15 @@ import warnings
 import numpy as np
 
 import scoreascent as sa
+from scoreascent.adapters.pymc import load_pymc
 from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.peers import base
 from scoreascent.experiments.accuracy.peers.base import Peer, Read, Seeded
 
 
 def _advi(entry: Entry, target: sa.Target) -> Seeded:
-    from scoreascent.adapters.pymc import _pymc
 
-    pymc, pytensor = _pymc(), importlib.import_module("pytensor")
+    pymc, pytensor = load_pymc(), importlib.import_module("pytensor")
     with pymc.Model() as model, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         z = pymc.Flat("z", shape=target.dim)
