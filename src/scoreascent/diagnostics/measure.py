@@ -13,6 +13,7 @@ import numpy as np
 from scoreascent._arrays import last_tenth
 from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.diagnostics.psis import tail_shape
+from scoreascent.diagnostics.rays import look_along_rays
 from scoreascent.diagnostics.weights import weigh
 from scoreascent.families import Family
 from scoreascent.loop import advance
@@ -52,6 +53,10 @@ class Measured:
         shift: how far q's means are from the chains', in posterior sds, beyond noise.
         ratio: how far q's log sds are from the chains', beyond noise.
         tail: the shape of the heaviest tail of their states: from ½ on it has no variance.
+        unseen: the share of the posterior's second moment, along rays, that lies further out than
+            any state of the chains; 0 without chains.
+        far_mass: the share of its mass, along rays, at ten to a hundred times the size of q.
+        spacing: the distance, in nats, between neighbouring numbers at the log densities of states.
         rhat_lambda: the worst R̂ of q's means and log sds over two halves of late iterates.
         drift: how far the halves of the iterates that would follow are apart, in posterior sds;
             NaN if a stopping rule has looked at late iterates instead.
@@ -83,6 +88,9 @@ class Measured:
     shift: float
     ratio: float
     tail: float
+    unseen: float
+    far_mass: float
+    spacing: float
     rhat_lambda: float
     drift: float
     error: float
@@ -116,9 +124,11 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
 
     With no more iterations the stopping rule's own look at the late ones is taken.
     """
+    key_rays = jax.random.fold_in(keys[0], 1)
     return Measured(
         **weigh(run, keys[0], draws),
         **look_at_chains(run, keys[1]),
+        **look_beyond(run, key_rays),
         **look_at_iterates(run, steps),
         status=str(run.status),
         complaint=_complaint(run),
@@ -233,6 +243,20 @@ def _stays(flags: np.ndarray[Any, Any], length: int) -> float:
     ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
     runs = ends[1::2] - ends[::2]
     return float(np.sum(runs[runs >= length]) / len(flags))
+
+
+def look_beyond(run: Run, key: PRNGKeyArray) -> dict[str, Any]:
+    """Measure what chains cannot know: mass beyond them, and the precision of the density."""
+    particles = run.method.particles(run.state.eta)
+    if particles is None:
+        return {"unseen": 0.0, "far_mass": 0.0, "spacing": 0.0}
+    states = np.asarray(particles.z)
+    if run.states is not None and run.states.shape[-1] == run.target.dim:
+        states = np.concatenate([states, np.asarray(run.states).reshape(-1, run.target.dim)])
+    log_p = np.asarray(particles.log_p)
+    log_p = log_p[np.isfinite(log_p)]
+    spacing = float(np.median(np.spacing(np.abs(log_p)))) if log_p.size else 0.0
+    return {**look_along_rays(run, key, states), "spacing": spacing}
 
 
 # -- iterates --------------------------------------------------------------------------------------

@@ -30,7 +30,11 @@ MAX_SHIFT, MAX_RATIO = 0.2, 0.2
 MAX_ACCEPTANCE_RATIO = 2.0
 MAX_TREND = 0.95  # with this much correlation with time, λ is on its way, not wandering
 MAX_INVALID = 0.01
-MAX_TAIL = 0.7  # a tail of shape ½ has no variance; estimates are off by about 0.1
+MAX_TAIL = 0.5  # a tail of shape ½ has no variance
+NAMED_TAIL = 0.4  # estimates are off by about 0.1, so from here on the tail is named
+MAX_UNSEEN = 0.04  # of the second moment: a standard deviation is then off by 2 %
+MAX_FAR_MASS = 0.1  # further out than ten times the size of q; a proper posterior has none there
+MAX_SPACING = 0.05  # nats; acceptance is then off by a few per cent
 MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
 # What a draw of q must be worth; where k̂ lies between its two limits one weight in thousands may
 # be large, but most of q's draws must be as good as the posterior's.
@@ -71,9 +75,22 @@ def diverged(m: Measured) -> Finding | None:
 
 def improper(m: Measured) -> Finding | None:
     """The posterior has no finite mass, for q grows without bound."""
-    if m.growth > MAX_GROWTH:
+    if m.growth > MAX_GROWTH and m.far_mass > MAX_FAR_MASS:
         reason = f"a standard deviation of q has grown by a factor of {m.growth:.0e}"
         return Finding(STUCK, f"{reason}: the posterior seems improper", "proper priors")
+    return None
+
+
+def imprecise(m: Measured) -> Finding | None:
+    """The density is stated too coarsely to tell which of two points is likelier."""
+    if m.spacing > MAX_SPACING:
+        return Finding(
+            STUCK,
+            f"log_density is so large that neighbouring numbers are {m.spacing:.2g} nats apart, "
+            "which is as coarse as what decides between two points",
+            '64 bits, jax.config.update("jax_enable_x64", True), or a log_density stated relative '
+            "to a constant",
+        )
     return None
 
 
@@ -147,6 +164,18 @@ def heavy_tails(m: Measured) -> Finding | None:
             f"a coordinate's tails are so heavy (Pareto shape {m.tail:.2f}) that its variance "
             "does not exist or cannot be known, so no q has it",
             "lighter-tailed priors, or another parametrisation",
+        )
+    return None
+
+
+def unseen_mass(m: Measured) -> Finding | None:
+    """There is mass further out than any chain has been."""
+    if m.unseen > MAX_UNSEEN:
+        return Finding(
+            STUCK,
+            f"{m.unseen:.0%} of the posterior's second moment lies further from the centre of q "
+            "than any chain has been: heavy tails, or a wide part around a narrow one",
+            "gradient moves such as Cycle(IMH(), HMC()), more steps, or a Student-t family",
         )
     return None
 
@@ -259,6 +288,7 @@ def needs_weights(m: Measured) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     diverged,
     improper,
+    imprecise,
     on_its_way,
     follows_chains,
     hardly_accepts,
@@ -266,11 +296,12 @@ RULES: tuple[Rule, ...] = (
     still_moving,
     differs_from_chains,
     heavy_tails,
+    unseen_mass,
     rule_not_met,
     undefined,
     several_modes,
-    short_reach,
     close,
+    short_reach,
     stays_long,
     mixes_slowly,
     chains_vouch,

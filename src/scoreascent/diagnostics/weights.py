@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Array, Any, Any]:
     """Return n draws of q, and their log densities under π and under q."""
-    z = _sample(key, q, n)
+    z = sample(key, q, n)
     return z, log_probs(target, z), log_probs(q, z)
 
 
 @functools.partial(jax.jit, static_argnames="n")
-def _sample(key: PRNGKeyArray, q: Family, n: int) -> Array:
+def sample(key: PRNGKeyArray, q: Family, n: int) -> Array:
+    """Return n draws of q, by a compiled program."""
     return q.sample(key, (n,))
 
 

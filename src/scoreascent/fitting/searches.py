@@ -46,6 +46,7 @@ class Found:
     z: Vector
     log_p: Vector
     elbo: float
+    end: Vector  # where the search ended; the mean may be a place on the way
 
     @property
     def sd(self) -> Vector:
@@ -176,7 +177,7 @@ def gaussians(
         diagonal = scale if scale.ndim == 1 else np.abs(np.diagonal(scale))
         entropy = np.sum(np.log(diagonal)) + 0.5 * target.dim * (1 + np.log(2 * np.pi))
         elbo = float(np.mean(floored(log_p, target.dim)) + entropy)
-        out.append(Found(mean, scale, draws, log_p, elbo))
+        out.append(Found(mean, scale, draws, log_p, elbo, mean))
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -37,7 +38,8 @@ START_RANK = 20  # of the low-rank family beyond `MAX_FULL_RANK` coordinates
 PATHFINDER_ITERATIONS = 60  # of a search by Pathfinder, which draws at each of them
 PATH_PLACES = 8  # places of a path that are looked at if its end is no good
 MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as one
-MAX_ELBO_GAP = 5.0  # nats: a mode this much worse than the best is not worth a chain
+MIN_MASS = np.exp(-5.0)  # a place with a smaller share of the best one's mass may be dropped
+MIN_VARIANCE = 0.02  # unless, times its squared distance in sds, it is at least this
 MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
 
 
@@ -69,7 +71,7 @@ def laplace(
             at = np.unique(np.linspace(0, len(path) - 2, PATH_PLACES).astype(int))
             others = gaussians(target, [path[i] for i in at], rng, cost)
             best = max([best, *others], key=lambda g: g.elbo)
-        found.append(best)
+        found.append(replace(best, end=path[-1]))
     return _chosen(target, found, cost)
 
 
@@ -108,14 +110,36 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
             "no search found a place around which the target's log density is finite; give q0 "
             "where the posterior has mass, or check log_density for NaN"
         )
-    kept = [g for g in found if g.elbo >= found[0].elbo - MAX_ELBO_GAP]
+    kept = [g for g in found if _matters(g, found[0])]
     elbos = tuple(g.elbo for g in found)
     weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), MIN_SHARE)
     parts = [g.z[np.isfinite(g.log_p)] for g in kept]
     z = np.concatenate([x[: max(1, round(w * len(x)))] for x, w in zip(parts, weights)])
-    agree = all(_valley(target, kept[0].mean, g.mean, cost) < MAX_VALLEY for g in kept[1:])
+    agree = all(_is_one_place(target, kept[0], g, cost) for g in kept[1:])
     q = _family(kept, weights / weights.sum(), target.dim)
     return Start(q, as_default(z), elbos, len(kept), agree, (cost.densities, cost.gradients))
+
+
+def _matters(g: Found, best: Found) -> bool:
+    """Tell whether the mass around a place can change a mean or a standard deviation.
+
+    The ELBO of its Gaussian is the log of the mass it holds, from below. A share of the mass that
+    is many standard deviations away counts with the square of that distance.
+    """
+    share = np.exp(g.elbo - best.elbo)
+    with np.errstate(all="ignore"):
+        far = np.nanmax(((g.mean - best.mean) / best.sd) ** 2)
+    return bool(share > MIN_MASS or share * far > MIN_VARIANCE)
+
+
+def _is_one_place(target: Target, a: Found, b: Found, cost: Cost) -> bool:
+    """Tell whether two searches found one place: no valley between their Gaussians, or their ends.
+
+    Along a bent ridge the straight line between two Gaussians leaves it, but searches end alike.
+    """
+    if _valley(target, a.mean, b.mean, cost) < MAX_VALLEY:
+        return True
+    return _valley(target, a.end, b.end, cost) < MAX_VALLEY
 
 
 def _family(kept: list[Found], weights: Vector, dim: int) -> Family:
@@ -173,7 +197,7 @@ def _best_of_path(
     """Return what `_path` found, its covariance made positive definite beyond doubt."""
     variance = alpha + np.sum((beta @ gamma) * beta, 1)
     if not all(np.all(np.isfinite(x)) for x in (mean, variance, z, log_q)):
-        return Found(mean, np.ones(target.dim), z, np.full(DRAWS, -np.inf), -np.inf)
+        return Found(mean, np.ones(target.dim), z, np.full(DRAWS, -np.inf), -np.inf, mean)
     sd = np.sqrt(positive(np.abs(variance)))
     if target.dim > MAX_FULL_RANK:
         scale = sd
@@ -183,4 +207,4 @@ def _best_of_path(
         half = sd[:, None] * vectors * np.sqrt(np.maximum(values, 1e-6))
         scale = np.linalg.qr(half.T)[1].T
     elbo = float(np.mean(floored(log_p, target.dim) - log_q))
-    return Found(mean, scale, z, log_p, elbo)
+    return Found(mean, scale, z, log_p, elbo, mean)

@@ -1,0 +1,78 @@
+"""Mass that chains have not seen: rays from the centre of q out to a hundred times its size.
+
+Chains whose moves are draws of q go no further than q does, and a q that was fitted to them knows
+no more than they do: both can sit in the narrow part of a wide posterior, or in the middle of heavy
+tails, and agree. A ray does not care. Along z = m + t δ, where the direction δ has length one in
+units of q, the mass and the second moment of π between two distances are integrals of π(z) t^(d−1)
+and π(z) t^(d+1), up to one constant for all rays. Their shares beyond the furthest state that any
+chain has been at say what was missed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import logsumexp
+
+from scoreascent._arrays import impossible
+from scoreascent._batches import log_probs
+from scoreascent.diagnostics.weights import sample
+from scoreascent.run import Run
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+    Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+RAYS = 64
+NEAR_POINTS, FAR_POINTS = 24, 24  # of each ray: within the size of q, and further out
+FURTHEST = 100.0  # times the size of q
+
+
+def look_along_rays(run: Run, key: PRNGKeyArray, states: Any) -> dict[str, float]:
+    """Measure which shares lie beyond the furthest of some states of chains, of shape (n, d).
+
+    `unseen` is the share of the second moment, which is what standard deviations are made of;
+    `far_mass` the share of the mass in the outer half, on a log scale, of what lies beyond q.
+    """
+    dim = run.target.dim
+    mean = np.asarray(run.q.mean, np.float64)
+    draws = np.asarray(sample(key, run.q, RAYS), np.float64)
+    size = np.sqrt(dim) + 5.0
+    direction = (draws - mean) / distances(run, draws)[:, None]
+    t = np.concatenate(
+        [
+            np.linspace(0, size, NEAR_POINTS + 1)[1:],
+            np.geomspace(size, FURTHEST * size, FAR_POINTS + 1)[1:],
+        ]
+    )
+    z = mean + t[:, None] * direction[:, None]
+    log_p = log_probs(run.target, jnp.asarray(z.reshape(-1, dim), run.q.mean.dtype))
+    log_p = np.where(impossible(log_p), -np.inf, log_p).reshape(RAYS, len(t))
+    if not np.any(np.isfinite(log_p)):
+        return {"unseen": 0.0, "far_mass": 0.0}
+    shell = log_p + (dim - 1) * np.log(t) + np.log(np.gradient(t))
+    seen = float(np.max(distances(run, np.asarray(states, np.float64)), initial=0.0))
+    return {
+        "unseen": _share(shell + 2 * np.log(t), t > max(seen, t[0])),
+        "far_mass": _share(shell, t > np.sqrt(FURTHEST) * size),
+    }
+
+
+def distances(run: Run, z: Numbers) -> Numbers:
+    """Return how far points are from the mean of q, in its own units: Mahalanobis', for a Gaussian.
+
+    For other families it is the distance at which a Gaussian's density would have fallen as much.
+    """
+    centre = log_probs(run.q, np.asarray(run.q.mean)[None])
+    falls = centre - log_probs(run.q, z.astype(run.q.mean.dtype))
+    return np.sqrt(np.maximum(2 * falls, 1e-12))
+
+
+def _share(log_mass: Numbers, where: Any) -> float:
+    """Return the share of all mass that lies where `where` is true along a ray."""
+    if not np.any(where):
+        return 0.0
+    return float(np.exp(logsumexp(log_mass[:, where]) - logsumexp(log_mass)))
