@@ -133,12 +133,12 @@ ORDER = [
     ({"acceptance": 0.005, "rhat": 3.0, "late_acceptance": 0.005}, "hardly_accepts"),
     ({"rhat": 3.0, "rhat_lambda": 3.0, "drift": 0.5}, "chains_disagree"),
     ({"rhat_lambda": 3.0, "drift": 0.5, "shift": 1.0}, "still_moving"),
-    ({"shift": 1.0, "tail": 1.0}, "differs_from_chains"),
+    ({"shift": 1.0, "places_agree": False}, "differs_from_chains"),
+    ({"places_agree": False, "tail": 1.7}, "several_modes"),  # two places are no tail
     ({"tail": 1.0, "unseen": 0.5}, "heavy_tails"),
     ({"unseen": 0.5, "complaint": "not converged"}, "unseen_mass"),
     ({"complaint": "not converged", "invalid": 0.5}, "rule_not_met"),
-    ({"invalid": 0.5, "places_agree": False}, "undefined"),
-    ({"places_agree": False, "reach": 0.1, "k_hat": 2.0}, "several_modes"),
+    ({"invalid": 0.5, "k_hat": 2.0}, "undefined"),
     ({"reach": 0.1, "chi2": 5.0, "k_hat": 0.3}, "close"),  # an edge, and weights that are bounded
     ({**ALONE, "reach": 0.1, "stay": 0.5}, "short_reach"),
     ({"moves_alone": True, "stay": 0.5, "chain_ess": 10.0}, "close"),

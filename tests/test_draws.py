@@ -1,0 +1,133 @@
+"""The numbers a user reads: where draws come from, and that they are right in the model's space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.distributions import constraints
+
+import scoreascent as sa
+from scoreascent.fitting.draws import MIN_STATES, late_states, moment_errors
+from tests.stats import Z_MAX, Z_MUTANT, z_score
+
+
+def log_normal_like(p: dict[str, Any]) -> Any:
+    """A scale whose logarithm is skewed to the left, as that of a hierarchy's: Gamma(1.5, 1)."""
+    return 0.5 * jnp.log(p["scale"]) - p["scale"] - 0.5 * jnp.sum(p["x"] ** 2)
+
+
+TARGET = sa.Target(
+    log_normal_like, params={"scale": constraints.positive, "x": sa.Param(shape=(2,))}
+)
+
+
+@pytest.fixture(scope="module")
+def result() -> sa.Result:
+    return sa.fit(TARGET, key=1, progress=False)
+
+
+def test_draws_are_states_of_the_chains(result: sa.Result) -> None:
+    states = late_states(result)
+    assert states is not None
+    times, chains, dim = states.shape
+    assert (chains, dim) == (result.method.chains, 3)
+    assert times * chains >= MIN_STATES
+    assert result.draws_from == "chains"
+    draws = result.sample(0, 500)
+    there = np.exp(states[..., 0]).ravel()
+    assert np.all(np.min(np.abs(np.asarray(draws["scale"])[:, None] - there), 1) < 1e-5)
+    assert draws["x"].shape == (500, 2)
+    assert {"numbers", "chains'"} <= set(str(result).split())
+
+
+def test_they_are_right_where_draws_of_q_are_not(result: sa.Result) -> None:
+    """The scale is Gamma(1.5): mean 1.5, variance 1.5; as exp of a Gaussian it is too wide."""
+    moments = lambda x: np.column_stack([x, (x - 1.5) ** 2])  # noqa: E731
+    chains, of_q = (
+        moments(np.asarray(result.sample(3, n, source)["scale"], float))
+        for source, n in (("chains", 1000), ("q", 20_000))
+    )
+    assert z_score(chains, [1.5, 1.5]) < Z_MAX
+    assert z_score(of_q, [1.5, 1.5]) > Z_MAX
+    weighed = moments(np.asarray(result.sample(4, 1000, "resampled")["scale"], float))
+    assert z_score(weighed, [1.5, 1.5]) < Z_MAX
+
+
+def test_the_summary_knows_its_errors(result: sa.Result) -> None:
+    rows = {row["name"]: row for row in result.summary()}
+    assert list(rows) == ["scale", "x[0]", "x[1]"]
+    scale = rows["scale"]
+    assert abs(scale["mean"] - 1.5) < 5 * scale["mean_error"] < 0.5
+    assert abs(scale["sd"] - np.sqrt(1.5)) < 5 * scale["sd_error"] < 0.5
+    assert scale["q05"] < scale["q50"] < scale["q95"]
+    assert np.isnan(result.summary("q")[0]["mean_error"])
+
+
+def test_errors_are_those_of_repeated_runs() -> None:
+    """Chains of AR(1) states, far from independent: their own averages know."""
+    rng = np.random.default_rng(0)
+    found, errors = [], []
+    for _ in range(300):
+        x = np.empty((40, 30, 1))
+        x[0] = rng.normal(size=(30, 1))
+        for i in range(1, 40):
+            x[i] = 0.9 * x[i - 1] + np.sqrt(1 - 0.81) * rng.normal(size=(30, 1))
+        found.append((x.mean(), x.std()))
+        errors.append([e[0] for e in moment_errors(x)])
+    spread, claimed = np.std(found, 0), np.mean(errors, 0)
+    np.testing.assert_allclose(claimed, spread, rtol=0.15)
+    naive = 1 / np.sqrt(40 * 30)
+    assert claimed[0] > 2 * naive
+
+
+def test_a_fit_by_hand_has_draws_of_q_unless_it_kept_states() -> None:
+    plain = sa.fit(TARGET, sa.pmcsa(8), steps=50, progress=False)
+    assert plain.draws_from == "q"
+    assert late_states(plain) is None
+    with pytest.raises(ValueError, match="kept no states of chains"):
+        plain.sample(0, 10, "chains")
+    with pytest.raises(ValueError, match="draws must be 'q', 'resampled' or 'chains', got 'p'"):
+        plain.sample(0, 10, "p")  # type: ignore[arg-type]
+    many = sa.fit(TARGET, sa.pmcsa(8), steps=5, replications=2, progress=False)
+    assert many.draws_from == "q"
+    assert many.sample(0, 7)["scale"].shape == (2, 7)
+    with pytest.raises(ValueError, match=r"result\[0\]"):
+        many.sample(0, 10, "resampled")
+
+
+@pytest.mark.parametrize("every", [1, 2, 20])
+def test_states_are_of_the_late_steps_only(every: int) -> None:
+    """A few times in each late window, the last of them at the end, whatever the chunks were."""
+    rule = sa.Converged(tolerance=1e-9, every=every, windows=4)
+    steps = 40 * every + every // 2
+    kept = {}
+
+    def callback(state: sa.State, trace: sa.Trace) -> None:
+        kept[int(state.step)] = np.asarray(state.eta.z)
+
+    settings: dict[str, Any] = {"steps": steps, "stop": rule, "progress": False}
+    result = sa.fit(TARGET, sa.pmcsa(6), callback=callback, callback_every=1, **settings)
+    whole = sa.fit(TARGET, sa.pmcsa(6), **settings)
+    np.testing.assert_array_equal(result.states, whole.states)
+    last = steps // every * every
+    np.testing.assert_array_equal(
+        result.states[: len(result.states)][-1],
+        kept[steps // result.states_every * result.states_every],
+    )
+    first = last - len(result.states) * result.states_every
+    assert 0.4 * last < first + 2 * every
+    for z in result.states:
+        assert any(np.array_equal(z, there) for step, there in kept.items() if step > 0.4 * last)
+
+
+def test_mutant_of_the_errors() -> None:
+    """Errors that take states for independent would be far too small."""
+    rng = np.random.default_rng(1)
+    x = np.repeat(rng.normal(size=(1, 100, 1)), 50, 0)  # chains that never move
+    assert moment_errors(x)[0][0] == pytest.approx(0.1, rel=0.2)
+    assert z_score(x.reshape(-1, 1), x.mean() + 0.1) > Z_MUTANT / 2
+    assert jax.tree.leaves(moment_errors(x))[0].shape == (1,)

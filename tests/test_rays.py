@@ -1,0 +1,81 @@
+"""Rays see mass that chains have not: shares against closed forms, and what the verdict says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import scoreascent as sa
+from scoreascent.diagnostics.rays import distances, look_along_rays
+from scoreascent.diagnostics.rules import GOOD
+
+
+def at(density: Any, q: Any) -> sa.Result:
+    """A fit that has hardly begun, with this q in the place of its own."""
+    target = sa.Target(density, dim=q.dim)
+    return replace(sa.fit(target, sa.pmcsa(4), steps=1, progress=False), q=q)
+
+
+def wide(z: Any) -> Any:
+    return -0.5 * jnp.sum((z / 2) ** 2)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 20])
+@pytest.mark.parametrize("seen", [2.0, 5.0])
+def test_the_share_beyond_is_that_of_a_gaussian(dim: int, seen: float) -> None:
+    """Of N(0, 4 I) seen from N(0, I): E‖z‖² beyond a distance is a tail of χ² with d + 2."""
+    q = sa.MeanField.standard(dim)
+    states = np.zeros((3, dim))
+    states[0, 0] = seen
+    found = look_along_rays(at(wide, q), jax.random.key(0), states)
+    assert found["unseen"] == pytest.approx(stats.chi2.sf((seen / 2) ** 2, dim + 2), abs=0.03)
+    assert found["far_mass"] == pytest.approx(0, abs=1e-6)
+
+
+def test_directions_have_the_length_of_q() -> None:
+    """A q that is scaled, shifted and correlated sees the same of a posterior that is too."""
+    cov = np.array([[1.0, 0.8], [0.8, 1.0]], np.float32) * 1e4
+    inverse = np.linalg.inv(cov)
+    mean = np.array([3.0, -50.0], np.float32)
+
+    def density(z: Any) -> Any:
+        return -0.5 * (z - mean) @ inverse @ (z - mean) / 4
+
+    run = at(density, sa.FullRank.from_moments(mean, cov))
+    points = mean + np.array([[0.0, 100.0], [100.0, 80.0]])
+    by_hand = np.sqrt(np.sum((points - mean) @ inverse * (points - mean), 1))
+    np.testing.assert_allclose(distances(run, points), by_hand, rtol=1e-3)
+    share = look_along_rays(run, jax.random.key(1), mean + np.array([[0.0, 0.0]]))["unseen"]
+    assert share == pytest.approx(1, abs=0.01)
+
+
+def test_tails_without_a_variance_and_without_an_end() -> None:
+    q = sa.MeanField.standard(2)
+    states = np.array([[20.0, 0.0]])
+    no_variance = look_along_rays(
+        at(lambda z: -2.0 * jnp.log1p(jnp.sum(z**2) / 2), q), jax.random.key(0), states
+    )
+    assert no_variance["unseen"] > 0.3
+    flat = look_along_rays(at(lambda z: 0.0 * z[0], q), jax.random.key(0), states)
+    assert flat["far_mass"] > 0.9
+    nowhere = look_along_rays(at(wide, q), jax.random.key(0), np.array([[1e9, 0.0]]))
+    assert nowhere["unseen"] == 0
+
+
+def narrow_in_wide(z: Any) -> Any:
+    """Nine tenths of the mass in N(0, I), one in N(0, 0.1² I), at whose top searches end."""
+    d = z.shape[0]
+    inner = np.log(0.1) + d * np.log(10.0) - 50 * jnp.sum(z**2)
+    return jnp.logaddexp(inner, np.log(0.9) - 0.5 * jnp.sum(z**2))
+
+
+def test_the_narrow_part_alone_is_not_good() -> None:
+    result = sa.fit(sa.Target(narrow_in_wide, dim=10), key=0, steps=400, progress=False)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict != GOOD
