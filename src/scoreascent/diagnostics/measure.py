@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import last_tenth
+from scoreascent._batches import log_probs
 from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.diagnostics.psis import tail_shape
 from scoreascent.diagnostics.rays import look_along_rays
@@ -124,11 +125,11 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
 
     With no more iterations the stopping rule's own look at the late ones is taken.
     """
-    key_rays = jax.random.fold_in(keys[0], 1)
+    seen = _watch_chains(run, keys[1])
     return Measured(
         **weigh(run, keys[0], draws),
-        **look_at_chains(run, keys[1]),
-        **look_beyond(run, key_rays),
+        **look_at_chains(run, seen),
+        **look_beyond(run, jax.random.fold_in(keys[0], 1), seen),
         **look_at_iterates(run, steps),
         status=str(run.status),
         complaint=_complaint(run),
@@ -148,16 +149,26 @@ def _complaint(run: Run) -> str:
 # -- chains ----------------------------------------------------------------------------------------
 
 
+class Seen(NamedTuple):
+    """What chains were seen to do: states (chains, rows, coordinates), and more of each row."""
+
+    states: np.ndarray[Any, Any]
+    acceptance: np.ndarray[Any, Any]
+    least_log_q: float  # of any state: how far out the chains were, in terms of q
+    is_late: bool  # whether it was in the late steps of the run, while q still moved
+
+
 @functools.partial(jax.jit, static_argnames=("method", "rows"))
 def _move(
     key: PRNGKeyArray, target: Target, method: Method, q: Family, eta: Any, at: Any, rows: int
-) -> tuple[Array, Array]:
-    """Move the chains, q standing still; return their states and the acceptance of every step."""
+) -> tuple[Array, Array, Array]:
+    """Move the chains, q standing still; return states, acceptance, least log q of every step."""
 
     def step(eta: Any, key: PRNGKeyArray) -> Any:
         key_step, key_pick = jax.random.split(key)
         eta, info = method.step(key_step, target, q, eta)
-        return eta, (method.states(key_pick, eta)[:, at], info.acceptance)
+        z = method.states(key_pick, eta)
+        return eta, (z[:, at], info.acceptance, jnp.min(jax.vmap(q.log_prob)(z)))
 
     return jax.lax.scan(step, eta, jax.random.split(key, rows))[1]  # type: ignore[no-any-return]
 
@@ -172,13 +183,30 @@ def chain_states(
     if not run.method.chains:
         return None
     at = np.arange(run.target.dim) if at is None else at
-    states, acceptance = _move(key, run.target, run.method, run.q, run.state.eta, at, rows)
-    return np.swapaxes(np.asarray(states), 0, 1), np.asarray(acceptance)
+    seen = _seen_now(run, key, at, rows)
+    return seen.states, seen.acceptance
 
 
-def _late_states(
-    run: Run, at: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+def _watch_chains(run: Run, key: PRNGKeyArray) -> Seen | None:
+    """Return what chains did in the late steps of the run, or would do now; None without any."""
+    if not run.method.chains:
+        return None
+    at = coordinates(run.target.dim)
+    late = _seen_late(run, at)
+    if late is not None:
+        return late
+    rows = int(np.clip(ENOUGH_STATES // run.method.chains, MAX_ROWS // 4, MAX_ROWS))
+    return _seen_now(run, key, at, rows)
+
+
+def _seen_now(run: Run, key: PRNGKeyArray, at: np.ndarray[Any, Any], rows: int) -> Seen:
+    """Return what the chains do at the fitted q."""
+    states, acceptance, log_q = _move(key, run.target, run.method, run.q, run.state.eta, at, rows)
+    states = np.swapaxes(np.asarray(states), 0, 1)
+    return Seen(states, np.asarray(acceptance), float(np.min(log_q)), is_late=False)
+
+
+def _seen_late(run: Run, at: np.ndarray[Any, Any]) -> Seen | None:
     """Return the same of a fit that a rule ended, from its late windows, if q cannot follow them.
 
     It cannot if there are many chains for its degrees of freedom, or if many of them move by
@@ -188,23 +216,22 @@ def _late_states(
     enough = 2 * run.target.dim if run.method.is_independent else MIN_LATE_CHAINS
     if run.status != "converged" or run.states is None or n < enough:
         return None
-    states = run.states if run.states.shape[-1] == len(at) else run.states[..., at]
+    states = np.asarray(run.states)[:, -n:]
+    whole = states.shape[-1] == run.target.dim
+    points = states.reshape(-1, run.target.dim) if whole else np.asarray(run.state.eta.z)
+    states = states[..., at] if whole else states
     late = run.trace.acceptance[run.trace.loss.size // 2 :]
-    return np.swapaxes(states[:, -n:], 0, 1), np.asarray(late)
+    least = float(np.min(log_probs(run.q, points)))
+    return Seen(np.swapaxes(states, 0, 1), np.asarray(late), least, is_late=True)
 
 
-def look_at_chains(run: Run, key: PRNGKeyArray) -> dict[str, Any]:
+def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
     """Measure what the chains do at the fitted q, and whether they have its moments."""
     names = ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "tail")
-    at = coordinates(run.target.dim)
-    seen = _late_states(run, at)
-    is_late = seen is not None
-    if seen is None:
-        rows = int(np.clip(ENOUGH_STATES // max(1, run.method.chains), MAX_ROWS // 4, MAX_ROWS))
-        seen = chain_states(run, key, at, rows)
     if seen is None:
         return {"looked": 0, **dict.fromkeys(names, np.nan)}
-    z, acceptance = seen[0].astype(np.float64), seen[1]
+    at, is_late = coordinates(run.target.dim), seen.is_late
+    z, acceptance = seen.states.astype(np.float64), seen.acceptance
     rows = z.shape[1]
     moves = np.any(z[:, 1:] != z[:, :-1], axis=2)
     moved = np.any(moves, axis=1)
@@ -245,18 +272,15 @@ def _stays(flags: np.ndarray[Any, Any], length: int) -> float:
     return float(np.sum(runs[runs >= length]) / len(flags))
 
 
-def look_beyond(run: Run, key: PRNGKeyArray) -> dict[str, Any]:
+def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any]:
     """Measure what chains cannot know: mass beyond them, and the precision of the density."""
     particles = run.method.particles(run.state.eta)
-    if particles is None:
+    if particles is None or seen is None:
         return {"unseen": 0.0, "far_mass": 0.0, "spacing": 0.0}
-    states = np.asarray(particles.z)
-    if run.states is not None and run.states.shape[-1] == run.target.dim:
-        states = np.concatenate([states, np.asarray(run.states).reshape(-1, run.target.dim)])
     log_p = np.asarray(particles.log_p)
     log_p = log_p[np.isfinite(log_p)]
     spacing = float(np.median(np.spacing(np.abs(log_p)))) if log_p.size else 0.0
-    return {**look_along_rays(run, key, states), "spacing": spacing}
+    return {**look_along_rays(run, key, seen.least_log_q), "spacing": spacing}
 
 
 # -- iterates --------------------------------------------------------------------------------------

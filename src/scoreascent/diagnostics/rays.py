@@ -31,8 +31,8 @@ NEAR_POINTS, FAR_POINTS = 24, 24  # of each ray: within the size of q, and furth
 FURTHEST = 100.0  # times the size of q
 
 
-def look_along_rays(run: Run, key: PRNGKeyArray, states: Any) -> dict[str, float]:
-    """Measure which shares lie beyond the furthest of some states of chains, of shape (n, d).
+def look_along_rays(run: Run, key: PRNGKeyArray, least_log_q: float) -> dict[str, float]:
+    """Measure which shares lie beyond the furthest state of the chains, where log q is least.
 
     `unseen` is the share of the second moment, which is what standard deviations are made of;
     `far_mass` the share of the mass in the outer half, on a log scale, of what lies beyond q.
@@ -41,7 +41,9 @@ def look_along_rays(run: Run, key: PRNGKeyArray, states: Any) -> dict[str, float
     mean = np.asarray(run.q.mean, np.float64)
     draws = np.asarray(sample(key, run.q, RAYS), np.float64)
     size = np.sqrt(dim) + 5.0
-    direction = (draws - mean) / distances(run, draws)[:, None]
+    centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
+    log_q = log_probs(run.q, draws.astype(run.q.mean.dtype))
+    direction = (draws - mean) / _distance(centre - log_q)[:, None]
     t = np.concatenate(
         [
             np.linspace(0, size, NEAR_POINTS + 1)[1:],
@@ -54,21 +56,19 @@ def look_along_rays(run: Run, key: PRNGKeyArray, states: Any) -> dict[str, float
     if not np.any(np.isfinite(log_p)):
         return {"unseen": 0.0, "far_mass": 0.0}
     shell = log_p + (dim - 1) * np.log(t) + np.log(np.gradient(t))
-    seen = float(np.max(distances(run, np.asarray(states, np.float64)), initial=0.0))
+    seen = float(_distance(centre - least_log_q))
     return {
         "unseen": _share(shell + 2 * np.log(t), t > max(seen, t[0])),
         "far_mass": _share(shell, t > np.sqrt(FURTHEST) * size),
     }
 
 
-def distances(run: Run, z: Numbers) -> Numbers:
-    """Return how far points are from the mean of q, in its own units: Mahalanobis', for a Gaussian.
+def _distance(fall: Any) -> Any:
+    """Return the distance from the mean, in units of q, at which log q has fallen by so much.
 
-    For other families it is the distance at which a Gaussian's density would have fallen as much.
+    For a Gaussian that is Mahalanobis' distance; other families are taken for one.
     """
-    centre = log_probs(run.q, np.asarray(run.q.mean)[None])
-    falls = centre - log_probs(run.q, z.astype(run.q.mean.dtype))
-    return np.sqrt(np.maximum(2 * falls, 1e-12))
+    return np.sqrt(np.maximum(2 * fall, 1e-12))
 
 
 def _share(log_mass: Numbers, where: Any) -> float:
