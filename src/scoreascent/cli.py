@@ -117,7 +117,7 @@ def accuracy(
     experiment = registry.known("accuracy", "bench")
     if not (quick or draw):
         with _told_in_one_line():
-            experiment = module.with_seeds(experiment, seeds)
+            experiment = _load("experiments.experiment").with_seeds(experiment, seeds)
     _run_or_draw(
         experiment,
         out,
@@ -125,6 +125,33 @@ def accuracy(
         draw,
         {"jobs": jobs, "minutes": minutes},
         only_models=models,
+        only_methods=tuple(method or ()),
+    )
+
+
+@bench.command()
+def verdict(
+    shape: Annotated[list[str] | None, typer.Option(help="only this shape (repeat)")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="scoreascent or nuts (repeat)")] = None,
+    seeds: Annotated[int, typer.Option(help="fits of each shape by each method")] = 5,
+    quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
+    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    out: Annotated[Path | None, typer.Option(help="run folder; runs/verdict if none")] = None,
+    jobs: Annotated[int, typer.Option(help="processes on this machine")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+) -> None:
+    """Try to fool the verdict: odd shapes with exact moments, right or wrong, good or not."""
+    experiment = _load("experiments.registry").known("verdict", "bench")
+    if not (quick or draw):
+        with _told_in_one_line():
+            experiment = _load("experiments.experiment").with_seeds(experiment, seeds)
+    _run_or_draw(
+        experiment,
+        out,
+        quick,
+        draw,
+        {"jobs": jobs, "minutes": minutes},
+        only_shapes=tuple(shape or ()),
         only_methods=tuple(method or ()),
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
+from scoreascent._structs import check_count
 from scoreascent.experiments import runner
 from scoreascent.experiments.runner import Cell, Compute, Execution
 from scoreascent.experiments.store import ONLY_A_TABLE, Layout, RunFolder, StoredRun
@@ -54,6 +55,12 @@ class Experiment:
                 f"{self.name} is one whole; --data, --method and --splits are for the tables"
             )
         return self.cells(settings, **part)
+
+
+def with_seeds(experiment: Experiment, seeds: int) -> Experiment:
+    """Return a suite whose settings have so many seeds."""
+    settings = replace(experiment.settings, seeds=check_count("seeds", seeds, 1))
+    return replace(experiment, settings=settings)
 
 
 def run(

@@ -11,6 +11,7 @@ from scoreascent.experiments.experiment import Experiment
 from scoreascent.experiments.regression import LAYOUT, PARTS, Table
 from scoreascent.experiments.table_bnn import TABLE as BNN
 from scoreascent.experiments.table_gp import TABLE as GP
+from scoreascent.experiments.verdict.bench import VERDICT
 
 
 def _of_table(table: Table, title: str) -> Experiment:
@@ -52,6 +53,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         _of_table(BNN, "Bayesian neural networks"),
         _of_table(GP, "Gaussian processes"),
         ACCURACY,
+        VERDICT,
     )
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from scoreascent._structs import check_count
 from scoreascent.experiments.accuracy import reference, show
 from scoreascent.experiments.accuracy.metrics import compare
 from scoreascent.experiments.accuracy.models import MODELS, entry
@@ -123,12 +122,6 @@ ACCURACY = Experiment(
     parts=("only_models", "only_methods"),
     command="bench",
 )
-
-
-def with_seeds(experiment: Experiment, seeds: int) -> Experiment:
-    """The suite with so many fits of each model by each method."""
-    settings = replace(experiment.settings, seeds=check_count("seeds", seeds, 1))
-    return replace(experiment, settings=settings)
 
 
 def make_references(names: tuple[str, ...], folder: Path | None, console: Console) -> None:
