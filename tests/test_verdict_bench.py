@@ -1,0 +1,108 @@
+"""The shapes of `scoreascent bench verdict` have the moments they claim; its counts count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from scoreascent.experiments.verdict.bench import VERDICT, cells, counts, errors, judged
+from scoreascent.experiments.verdict.shapes import SHAPES, Shape
+
+POINTS = {1: 400_001, 2: 1501}
+# quadrature over a box misses what heavy tails have outside; t12 and lighter are as good as inside
+QUADRATURE = [
+    name
+    for name, shape in SHAPES.items()
+    if shape.dim <= 2
+    and np.all(np.isfinite(shape.sd))
+    and name not in ("t3-1", "t3-2", "t5-2", "sinh-2", "spike-0.01-2")
+]
+
+
+def moments(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds by a sum over a grid of fourteen sds to each side."""
+    axes = [
+        np.linspace(m - 14 * s, m + 14 * s, POINTS[shape.dim])
+        for m, s in zip(shape.mean, shape.sd, strict=True)
+    ]
+    z = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, shape.dim)
+    log_p = np.asarray(jax.jit(jax.vmap(shape.log_density))(jnp.asarray(z, jnp.float32)), float)
+    weight = np.exp(log_p - log_p.max())
+    weight /= weight.sum()
+    mean = weight @ z
+    return mean, np.sqrt(weight @ (z - mean) ** 2)
+
+
+@pytest.mark.parametrize("name", QUADRATURE)
+def test_moments_are_those_of_the_density(name: str) -> None:
+    shape = SHAPES[name]
+    if "offset" in shape.kind and not shape.regular:
+        pytest.skip("in float32 this log density is all steps: that is its point")
+    found = errors(shape, *moments(shape))
+    assert found["mean_error"] < 0.01
+    assert found["sd_error"] < 0.01
+    wrong = replace(shape, sd=1.05 * shape.sd)
+    assert errors(wrong, *moments(shape))["sd_error"] > 0.04
+
+
+def test_every_kind_has_a_shape_that_is_checked_or_a_closed_form() -> None:
+    checked = {SHAPES[name].kind for name in QUADRATURE}
+    assert {s.kind for s in SHAPES.values()} - checked == {"funnel", "narrow in wide"}
+
+
+@pytest.mark.parametrize("name", ["funnel-1-5", "spike-0.1-10"])
+def test_moments_of_the_others_by_exact_draws(name: str) -> None:
+    shape, rng, n = SHAPES[name], np.random.default_rng(0), 400_000
+    if shape.kind == "funnel":
+        v = rng.normal(size=n)
+        z = np.column_stack([v, np.exp(v / 2)[:, None] * rng.normal(size=(n, shape.dim - 1))])
+    else:
+        z = np.where(rng.random((n, 1)) < 0.1, 0.1, 1.0) * rng.normal(size=(n, shape.dim))
+    found = errors(shape, z.mean(0), z.std(0))
+    assert found["mean_error"] < 0.01
+    assert found["sd_error"] < 0.02
+
+
+def test_no_moments_are_never_right() -> None:
+    shape = SHAPES["t2-1"]
+    assert errors(shape, shape.mean, [3.0])["sd_error"] == np.inf
+
+
+def test_at_least_sixty_shapes_and_a_third_kept_aside() -> None:
+    assert len(SHAPES) >= 60
+    assert sum(shape.held_out for shape in SHAPES.values()) >= len(SHAPES) // 3 - 1
+    assert {shape.dim for shape in SHAPES.values()} >= {1, 2, 5, 10, 20, 50, 200, 500}
+
+
+def test_cells_and_a_name_that_is_not_there() -> None:
+    some = cells(VERDICT.settings, ("t3-2",), ("nuts",))
+    assert [cell.piece for cell in some] == [("t3-2", "nuts")]
+    names = [cell.name for cell in cells(VERDICT.settings)]
+    assert len(set(names)) == len(names) == 2 * len(SHAPES)
+    with pytest.raises(ValueError, match="there is no shape 'torus'"):
+        cells(VERDICT.settings, ("torus",))
+    with pytest.raises(ValueError, match="there is no method 'gibbs'"):
+        cells(VERDICT.settings, (), ("gibbs",))
+
+
+def test_counts() -> None:
+    rows = [
+        ("tails", 0.02, 0.02, True, True),
+        ("tails", 0.02, 0.02, False, True),
+        ("tails", 0.02, 0.2, False, False),
+        ("modes", 0.2, 0.02, True, False),
+    ]
+    names = ["kind", "mean_error", "sd_error", "good", "regular"]
+    table = pd.DataFrame(rows, columns=names).assign(method="scoreascent")
+    assert judged(table)["right"].tolist() == [True, True, False, False]
+    found = counts(table).set_index("kind")
+    assert found.loc["all", "WRONG, GOOD"] == found.loc["modes", "WRONG, GOOD"] == 1
+    assert found.loc["tails", ["right, good", "right, not good", "wrong, not good"]].tolist() == [
+        1, 1, 1,
+    ]  # fmt: skip
+    assert found.loc["all", "regular, not good"] == 1
