@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import scoreascent as sa
-from scoreascent.provenance import versions
+from scoreascent.fitting.provenance import versions
 
 ROWS = 500
 SIZES = (500, 1000, 2000)

@@ -22,7 +22,7 @@ import scoreascent as sa
 from scoreascent import datasets
 from scoreascent._structs import x64
 from scoreascent.experiments import table_bnn, table_gp
-from scoreascent.experiments.regression import METHODS
+from scoreascent.experiments.methods import METHODS
 from scoreascent.loop import run_chunk
 from scoreascent.target import stack
 from scoreascent.update import gradient
@@ -70,7 +70,7 @@ def main() -> None:
         data = datasets.load(asked.dataset)
         splits = [jax.tree.map(table.dtype, data.split(seed)) for seed in range(asked.splits)]
         problem = table.problem(splits, asked.method)
-        method, optimizer = METHODS[asked.method](n), optax.adam(table.settings.step_size)
+        method, optimizer = METHODS[asked.method].make(n), optax.adam(table.settings.step_size)
         key = jax.random.fold_in(jax.random.key(table.settings.seed), 0)
         begun = sa.fit(problem.targets, method, q0=problem.q0, optimizer=optimizer, key=key,
                        progress=False, steps=0)  # fmt: skip

@@ -29,9 +29,9 @@ from rich.table import Table
 
 import scoreascent as sa
 from scoreascent._random import as_key
+from scoreascent.fitting.provenance import versions
 from scoreascent.loop import first_state, run_chunk
 from scoreascent.models.bnn import BNN
-from scoreascent.provenance import versions
 from scoreascent.update import DEFAULT
 
 ROWS, N = 1352, 10

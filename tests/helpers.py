@@ -7,7 +7,6 @@ are stated for several libraries).
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax
@@ -16,23 +15,18 @@ import numpy as np
 import optax
 
 import scoreascent as sa
+from scoreascent._progress import Bar
 
 # The inner parts of the library that tests look into, each imported here and nowhere else.
-from scoreascent import starts, stopping
 from scoreascent._structs import Config, pytree, x64
-from scoreascent.auto import BOTH
-from scoreascent.kernels.combinators import first_tuning
-from scoreascent.kernels.combinators import step as tuned_step
+from scoreascent.fitting import host, searches, stopping
+from scoreascent.fitting.automatic import WITH_GRADIENTS
 from scoreascent.loop import State, advance, first_state, run_chunk
-from scoreascent.progress import Bar
 from scoreascent.target import stack
 from scoreascent.update import MomentMatching, gradient
 from tests.registry import METHODS
 
-host = importlib.import_module("scoreascent.fit")  # `sa.fit` is the function, not the module
-
 __all__ = [
-    "BOTH",
     "OPTIMIZER",
     "OTHER",
     "RHO",
@@ -40,6 +34,7 @@ __all__ = [
     "TARGET",
     "TARGETS",
     "TRACES",
+    "WITH_GRADIENTS",
     "Bar",
     "Config",
     "MomentMatching",
@@ -47,7 +42,6 @@ __all__ = [
     "advance",
     "arrays",
     "first_state",
-    "first_tuning",
     "fit",
     "gradient",
     "host",
@@ -57,10 +51,9 @@ __all__ = [
     "run_chunk",
     "same_bits",
     "same_run",
+    "searches",
     "stack",
-    "starts",
     "stopping",
-    "tuned_step",
     "x64",
 ]
 

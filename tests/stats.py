@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import scoreascent as sa
-from tests.helpers import first_tuning
 from tests.registry import FAMILIES, MOVES, TARGETS
 
 Z_MAX = 5.0
@@ -78,7 +77,7 @@ def stationary(moves: Any, z: Any, log_p: Any, q: Any = None) -> sa.Particles:
     Kernels that learn begin with what they know at q, the standard Gaussian if there is none.
     """
     q = sa.MeanField.standard(z.shape[-1], dtype=z.dtype) if q is None else q
-    tuning = first_tuning(moves.kernel, q) if hasattr(moves, "kernel") else None
+    tuning = moves.kernel.first_tuning(q) if hasattr(moves, "kernel") else None
     n = getattr(moves, "n", 1)
     if isinstance(moves, sa.Parallel) and moves.rao_blackwell:
         z, log_p = jnp.concatenate([jnp.zeros_like(z), z]), jnp.concatenate([log_p, log_p])

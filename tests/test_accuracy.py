@@ -16,12 +16,16 @@ from rich.console import Console
 from scipy.special import ndtr, ndtri
 from typer.testing import CliRunner
 
+from scoreascent import _nuts
 from scoreascent._structs import x64
 from scoreascent.cli import app
+from scoreascent.experiments import experiment, registry
 from scoreascent.experiments.accuracy import bench, exact, models, peers, reference, show
-from scoreascent.experiments.accuracy.exact import LEVELS, Moments
+from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.metrics import Fit, compare, is_right, mass_below
-from scoreascent.experiments.accuracy.models import MODELS, Entry
+from scoreascent.experiments.accuracy.models import MODELS
+from scoreascent.experiments.accuracy.moments import LEVELS, Moments
+from scoreascent.experiments.accuracy.peers import base, ours
 from scoreascent.models.gaussian import Gaussian
 from scoreascent.theory import kl_star
 from tests.registry import few
@@ -271,7 +275,7 @@ class Independent:
 )
 def test_a_run_goes_on_until_both_rules_hold(ess, apart, blocks, known_gaussian, monkeypatch):
     """Here a block is worth 2000 draws; chains that stand apart are never enough."""
-    monkeypatch.setattr(reference, "MCMC", Independent)
+    monkeypatch.setattr(_nuts, "MCMC", Independent)
     monkeypatch.setattr(Independent, "apart", apart)
     monkeypatch.setattr(Independent, "blocks", 0)
     settings = dataclasses.replace(SMALL, ess=ess)
@@ -311,7 +315,7 @@ MEAN = COV @ np.array([4 * 4.0, 4 * 3.0 + 4 * 4.0])
 
 
 def fitted(name, entry, monkeypatch, steps=2000):
-    monkeypatch.setattr(peers, "STEPS", steps)
+    monkeypatch.setattr(base, "STEPS", steps)
     return peers.peer(name).begin(entry, entry.target())(1)()
 
 
@@ -359,10 +363,10 @@ def test_a_mean_field_peer_has_the_optimum_of_its_divergence(name, entry, monkey
 
 def test_weights_of_a_perfect_fit_are_flat():
     target = NATIVE.target()
-    good = peers._gaussian(MEAN, COV, target, 0, 0.0)
+    good = base.gaussian_fit(MEAN, COV, target, 0, 0.0)
     assert np.ptp(good.log_weights) < 1e-3
-    assert np.ptp(peers._gaussian(MEAN, 2 * COV, target, 0, 0.0).log_weights) > 1
-    singular = peers._gaussian(MEAN, np.ones((2, 2)), target, 0, 0.0)
+    assert np.ptp(base.gaussian_fit(MEAN, 2 * COV, target, 0, 0.0).log_weights) > 1
+    singular = base.gaussian_fit(MEAN, np.ones((2, 2)), target, 0, 0.0)
     assert singular.log_weights is None
 
 
@@ -523,9 +527,10 @@ def test_the_page_shows_the_stored_table(stored):
 @pytest.fixture
 def few_steps(monkeypatch):
     small = bench.Settings(("ar2",), ("scoreascent-paper", "numpyro-normal"), 1)
-    monkeypatch.setattr(bench, "QUICK", small)
-    monkeypatch.setattr(peers, "STEPS", 200)
-    monkeypatch.setattr(peers, "_verdict", lambda result: "not converged: run longer")
+    accuracy = dataclasses.replace(registry.EXPERIMENTS["accuracy"], quick=small)
+    monkeypatch.setitem(registry.EXPERIMENTS, "accuracy", accuracy)
+    monkeypatch.setattr(base, "STEPS", 200)
+    monkeypatch.setattr(ours, "_verdict", lambda result: "not converged: run longer")
 
 
 @pytest.mark.slow
@@ -533,7 +538,8 @@ def test_the_command_writes_its_tables_goes_on_and_draws_again(few_steps, tmp_pa
     out = tmp_path / "run"
     command = ["bench", "accuracy", "--quick", "--out", str(out)]
     with monkeypatch.context() as patch:
-        patch.setattr(bench, "draw", lambda folder, console: None)
+        accuracy = dataclasses.replace(registry.known("accuracy", "bench"), draw=lambda *_: None)
+        patch.setitem(registry.EXPERIMENTS, "accuracy", accuracy)
         part = CliRunner().invoke(app, [*command, "--method", "numpyro-normal"])
     assert part.exit_code == 0, part.output
     assert "1 of 1 cells" in part.output
@@ -587,6 +593,6 @@ def test_the_command_makes_references(tmp_path):
 @pytest.mark.slow
 def test_the_quick_version_as_it_is(tmp_path):
     console = Console(file=io.StringIO(), width=120)
-    ends = bench.run(tmp_path / "run", True, 5, console)
+    ends = experiment.run(bench.ACCURACY, tmp_path / "run", console, quick=True)
     assert ends == {"done": 4}
     assert "numpyro-normal" in (tmp_path / "run" / "summary.md").read_text()

@@ -13,8 +13,8 @@ import pytest
 from jax.scipy.special import logsumexp
 
 import scoreascent as sa
-from scoreascent.diagnostics.verdict import GOOD
-from tests.helpers import BOTH
+from scoreascent.diagnostics.rules import GOOD
+from tests.helpers import WITH_GRADIENTS
 from tests.registry import quick_rows
 
 
@@ -71,7 +71,7 @@ def test_gradient_moves_where_proposals_fail():
     worst, spread = errors(result, mean, sd)
     assert worst < 0.1
     assert spread < 0.05
-    assert result.method.moves.kernel == BOTH
+    assert result.method.moves.kernel == WITH_GRADIENTS
     assert result.diagnosis.verdict == GOOD
     assert any("kernel" in text for text in result.decisions)
     assert result.evaluations[1] > 10_000  # gradients were taken

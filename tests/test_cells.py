@@ -33,14 +33,13 @@ from typer.testing import CliRunner
 import scoreascent as sa
 from scoreascent import datasets
 from scoreascent.cli import app
-from scoreascent.experiments import regression, runner
-from scoreascent.experiments import reproduce as reproduce_module
+from scoreascent.experiments import registry, regression, runner
 from scoreascent.experiments import store as store_module
-from scoreascent.experiments.regression import Problem
-from scoreascent.experiments.runner import How
+from scoreascent.experiments.regression import LAYOUT, Problem
+from scoreascent.experiments.runner import Execution
 from scoreascent.experiments.store import RunFolder
 from scoreascent.experiments.table_bnn import TABLE as BNN
-from tests.test_runner import CELLS, QUIET, ROOT, files, frames, full_from, reproduce
+from tests.experiments_helpers import CELLS, QUIET, ROOT, files, frames, full_from, reproduce
 
 # -- within a cell ---------------------------------------------------------------------------------
 
@@ -81,12 +80,14 @@ LOOKS = SMALL.steps // SMALL.every
 ADAM = functools.cache(optax.adam)  # the same object again, so that nothing is compiled twice
 
 
-def grid(folder: Path, table: Any = LINE, how: How = QUIET, settings: Any = SMALL) -> Any:
+def grid(
+    folder: Path, table: Any = LINE, execution: Execution = QUIET, settings: Any = SMALL
+) -> Any:
     store = RunFolder(folder, table.name, asdict(settings))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optax, "adam", ADAM)
         patch.setattr(jax, "clear_caches", lambda: None)
-        ends = runner.run(table.compute, store, table.cells(settings), settings, how)
+        ends = runner.run(table.compute, store, table.cells(settings), settings, execution)
     return store, ends
 
 
@@ -94,7 +95,7 @@ def grid(folder: Path, table: Any = LINE, how: How = QUIET, settings: Any = SMAL
 def uncut(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     store, ends = grid(tmp_path_factory.mktemp("uncut") / "run")
     assert ends == Counter(done=2)
-    store.finish()
+    store.finish(LAYOUT)
     return store
 
 
@@ -107,8 +108,10 @@ def check_same(store: RunFolder, uncut: RunFolder) -> None:
     pd.testing.assert_frame_equal(numbers(store), numbers(uncut), check_exact=True)
     pd.testing.assert_frame_equal(store.table("weights"), uncut.table("weights"), check_exact=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "HOUR", -1.0)  # what killed writers left goes at once
-        store.finish()
+        patch.setattr(
+            store_module, "SECONDS_UNTIL_STALE", -1.0
+        )  # what killed writers left goes at once
+        store.finish(LAYOUT)
     for name in ("table.parquet", "weights.parquet"):
         assert (store.path / name).read_bytes() == (uncut.path / name).read_bytes()
     assert not [name for name in files(store) if not name.endswith(".parquet")]
@@ -152,12 +155,12 @@ def test_a_cell_out_of_time_goes_on_from_its_part(
     shares, name = [], LINE.cells(SMALL)[0].name
     for _ in range(2):
         clock(look)
-        store, ends = grid(tmp_path / "run", how=limited)
+        store, ends = grid(tmp_path / "run", execution=limited)
         assert ends == Counter(unfinished=2)
         shares.append(store.share(name))
     assert shares == [(look - 1) / LOOKS, 2 * (look - 1) / LOOKS]
     clock(None)
-    store, ends = grid(tmp_path / "run", how=limited)
+    store, ends = grid(tmp_path / "run", execution=limited)
     assert ends == Counter(done=2)
     check_same(store, uncut)
 
@@ -166,7 +169,7 @@ def test_a_cell_that_ends_with_its_time_is_done(
     uncut: RunFolder, tmp_path: Path, clock: Any
 ) -> None:
     clock(1 + LOOKS)
-    store, ends = grid(tmp_path / "run", how=replace(QUIET, minutes=60.0))
+    store, ends = grid(tmp_path / "run", execution=replace(QUIET, minutes=60.0))
     assert ends == Counter(done=2)
     check_same(store, uncut)
 
@@ -184,7 +187,7 @@ def test_resuming_in_double_precision(tmp_path: Path, clock: Any) -> None:
     clock(None)
     cut, ends = grid(tmp_path / "cut", table, settings=settings)
     assert ends == Counter(done=1)
-    check_same(cut, (whole.finish(), whole)[1])
+    check_same(cut, (whole.finish(LAYOUT), whole)[1])
     assert not jax.config.jax_enable_x64
 
 
@@ -192,7 +195,7 @@ def test_resuming_in_double_precision(tmp_path: Path, clock: Any) -> None:
 def cut(tmp_path: Path, clock: Any) -> RunFolder:
     """Both cells half-way."""
     clock(4)
-    store, ends = grid(tmp_path / "run", how=replace(QUIET, minutes=60.0))
+    store, ends = grid(tmp_path / "run", execution=replace(QUIET, minutes=60.0))
     assert ends == Counter(unfinished=2)
     clock(None)
     return store
@@ -269,7 +272,7 @@ def test_ctrl_c_in_a_cell(
     look: int, uncut: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigint: None
 ) -> None:
     """The grid ends there, whenever it comes, and keeps what the cell has."""
-    looks, original = [0], regression._Log.look
+    looks, original = [0], regression._Log.record
 
     def pressed(self: Any, *args: Any) -> bool:
         looks[0] += 1
@@ -278,7 +281,7 @@ def test_ctrl_c_in_a_cell(
         return original(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(regression._Log, "look", pressed)
+        patch.setattr(regression._Log, "record", pressed)
         with pytest.raises(KeyboardInterrupt):
             grid(tmp_path / "run")
     first, second = (cell.name for cell in LINE.cells(SMALL))
@@ -291,7 +294,7 @@ def test_ctrl_c_in_a_cell(
 
 
 def test_two_processes_make_the_same_cells(uncut: RunFolder, tmp_path: Path) -> None:
-    store, ends = grid(tmp_path / "run", how=How(2, progress=False))
+    store, ends = grid(tmp_path / "run", execution=Execution(2, progress=False))
     assert ends == Counter(done=2)
     check_same(store, uncut)
 
@@ -319,7 +322,7 @@ def victim(folder: str, write: int) -> None:
         fsync(descriptor)
 
     os.fsync = deadly_fsync
-    regression.SAVE_EVERY = 0.0
+    regression.SECONDS_BETWEEN_SAVES = 0.0
     grid(Path(folder))
 
 
@@ -380,10 +383,12 @@ LONG = replace(SMALL, steps=2000, every=20, methods=(("pmcsa", 3),))
 
 def use_line() -> None:
     """Make `table-bnn --quick` the linear regression, and save at every look."""
-    experiment = reproduce_module.EXPERIMENTS["table-bnn"]
-    small = replace(experiment, quick=LONG, cells=LINE.cells, compute=LINE.compute)
-    reproduce_module.EXPERIMENTS["table-bnn"] = small
-    regression.SAVE_EVERY = 0.0
+    experiment = registry.EXPERIMENTS["table-bnn"]
+    small = replace(
+        experiment, quick=LONG, cells=LINE.cells, compute=LINE.compute, draw=lambda *_: None
+    )
+    registry.EXPERIMENTS["table-bnn"] = small
+    regression.SECONDS_BETWEEN_SAVES = 0.0
 
 
 def interruptible(*argv: str) -> None:
@@ -408,15 +413,14 @@ def test_ctrl_c_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     store = RunFolder(tmp_path / "run", "table-bnn", asdict(LONG))
     assert 0 <= store.share(part.stem) < 1
     # the same command, here
-    monkeypatch.setattr(reproduce_module, "EXPERIMENTS", dict(reproduce_module.EXPERIMENTS))
-    monkeypatch.setattr(reproduce_module, "draw", lambda *_: None)
-    monkeypatch.setattr(regression, "SAVE_EVERY", 30.0)
+    monkeypatch.setattr(registry, "EXPERIMENTS", dict(registry.EXPERIMENTS))
+    monkeypatch.setattr(regression, "SECONDS_BETWEEN_SAVES", 30.0)
     use_line()
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
     assert "1 of 1 cells" in " ".join(ran.output.split())
     whole, _ = grid(tmp_path / "whole", settings=LONG)
-    check_same(store, (whole.finish(), whole)[1])
+    check_same(store, (whole.finish(LAYOUT), whole)[1])
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -464,8 +468,8 @@ def test_fewer_splits() -> None:
     settings = replace(BNN.quick, splits=7, blocks=(("diabetes", 3),))
     for splits, blocks in ((1, {(0, 3)}), (3, {(0, 3)}), (4, {(0, 3), (3, 6)})):
         cells = BNN.cells(settings, splits=splits)
-        assert {(c.what[3], c.what[4]) for c in cells} == blocks
-    assert {(c.what[3], c.what[4]) for c in BNN.cells(settings)} == {(0, 3), (3, 6), (6, 7)}
+        assert {(c.piece[3], c.piece[4]) for c in cells} == blocks
+    assert {(c.piece[3], c.piece[4]) for c in BNN.cells(settings)} == {(0, 3), (3, 6), (6, 7)}
 
 
 @pytest.mark.parametrize("what", ["settings", "version", "experiment"])
@@ -548,7 +552,7 @@ def test_quick_tables(name: str, tmp_path: Path) -> None:
     ran = reproduce(what, "--quick", *options, "--out", out)
     assert ran.exit_code == 0, ran.output
     assert f"{what}: {count} of {count} cells" in " ".join(ran.output.split())
-    experiment = reproduce_module.known(what)
+    experiment = registry.known(what)
     quick = experiment.quick
     cells = [c.name for c in experiment.cells(quick, only_methods=methods)]
     assert len(cells) == count

@@ -419,7 +419,11 @@ def test_killed_and_resumed(where: str, whole: sa.Result, tmp_path: Path) -> Non
 
 @pytest.fixture
 def ctrl_c(monkeypatch: pytest.MonkeyPatch, tiny_chunks: None) -> Any:
-    """Presses Ctrl-C so many times when the host has seen its fifth chunk."""
+    """Presses Ctrl-C so many times when the host has seen its fifth chunk.
+
+    A background job ignores Ctrl-C; this test has to hear it even if it is one.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def press(times: int) -> None:
         calls = [0]
@@ -432,7 +436,8 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch, tiny_chunks: None) -> Any:
 
         monkeypatch.setattr(Bar, "update", update)
 
-    return press
+    yield press
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("average", [0.0, True], ids=["average all", "average half"])

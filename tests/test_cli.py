@@ -1,8 +1,4 @@
-"""The command line, the demo, and what happens where an optional dependency is missing."""
-
-import subprocess
-import sys
-import textwrap
+"""The command line and the demo; a missing extra is the matter of `test_extras.py`."""
 
 import numpy as np
 import pytest
@@ -12,51 +8,6 @@ from typer.testing import CliRunner
 import scoreascent as sa
 from scoreascent import demo
 from scoreascent.cli import app
-
-OPTIONAL = ("typer", "matplotlib", "sklearn", "pandas", "pyarrow", "blackjax", "arviz", "pymc")
-
-
-def python_without(modules, code):
-    """Run code in a fresh interpreter in which these modules cannot be imported."""
-    hide = f"import sys; sys.modules.update(dict.fromkeys({list(modules)!r}))"
-    script = f"{hide}\n{textwrap.dedent(code)}"
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-
-
-def test_the_core_runs_without_any_extra():
-    ran = python_without(
-        OPTIONAL,
-        """
-        import jax.numpy as jnp, scoreascent as sa
-        target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
-        print(sa.fit(target, sa.pmcsa(), steps=3, progress=False).status)
-        """,
-    )
-    assert ran.stdout == "max_steps\n", ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("missing", "arguments", "extra"),
-    [
-        (["typer"], ["demo"], "scoreascent[cli]"),
-        (["sklearn"], ["demo"], "scoreascent[cli]"),
-        (["matplotlib"], ["demo"], "scoreascent[cli]"),
-        (["pandas"], ["reproduce", "figure1"], "scoreascent[experiments]"),
-    ],
-)
-def test_a_missing_extra_is_named_in_one_line(missing, arguments, extra):
-    ran = python_without(
-        missing,
-        f"""
-        import sys
-        sys.argv = ["scoreascent", *{arguments!r}]
-        from scoreascent.__main__ import main
-        main()
-        """,
-    )
-    assert ran.returncode == 1
-    assert extra in ran.stderr
-    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
 
 
 def test_doctor_tells_the_versions():

@@ -176,18 +176,21 @@ class ForgetsLogP(sa.IMH):
         return super().propose(key, target, q, sa.Point(point.z, target.log_prob(point.z)))
 
 
-class Plain:
+class Plain(sa.Kernel):
     """An IMH that `Sequential` does not know for one: log q of the current state each time."""
 
     def step(self, key, target, q, point):
         return sa.IMH().step(key, target, q, point)
 
 
-class LogsTheLoss:
+class LogsTheLoss(sa.Update):
     """An update that evaluates the objective once more, to report it."""
 
     def __init__(self, update):
-        self.init, self.update = update.init, update
+        self.update = update
+
+    def init(self, q):
+        return self.update.init(q)
 
     def step(self, method, target, q, eta, memory):
         q, memory, _, norm = self.update.step(method, target, q, eta, memory)

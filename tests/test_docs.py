@@ -7,7 +7,6 @@ A ```python block is run, one namespace to a page, from the root of the reposito
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import re
@@ -19,19 +18,10 @@ import jax.numpy as jnp
 import pytest
 
 import scoreascent as sa
-from scoreascent.kernels.base import (
-    Metropolis,
-    Point,
-    Proposal,
-    evaluate,
-    metropolis_probability,
-)
-from tests.helpers import Config
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 FENCED = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```[^\S\n]*$", re.DOTALL | re.MULTILINE)
 INLINE_CODE = re.compile(r"`[^`\n]*`")
@@ -117,7 +107,7 @@ def test_code_runs_and_prints_what_it_says(page):
     run(page.read_text(encoding="utf-8"), str(page))
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     assert missing(page.read_text(encoding="utf-8"), page.parent) == []
 
@@ -144,16 +134,7 @@ def random_walk():
     """The kernel that CONTRIBUTING.md writes as its example."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (block,) = [b for b in blocks(page) if "class RandomWalk" in b.code]
-    namespace = {
-        "__name__": "docs",
-        "Config": Config,
-        "Metropolis": Metropolis,
-        "Proposal": Proposal,
-        "dataclass": dataclasses.dataclass,
-        "evaluate": evaluate,
-        "jax": jax,
-        "metropolis_probability": metropolis_probability,
-    }
+    namespace: dict[str, Any] = {"__name__": "docs"}
     exec(compile(block.code, "CONTRIBUTING.md", "exec", dont_inherit=True), namespace)
     return namespace["RandomWalk"]
 
@@ -167,7 +148,7 @@ def largest_z(kernel: Any) -> float:
 
     def chain(key: Any) -> Any:
         start, *keys = jax.random.split(key, 4)
-        point: Point = evaluate(TARGET, jax.random.normal(start, (2,)))[0]
+        point: sa.Point = sa.evaluate(TARGET, jax.random.normal(start, (2,)))[0]
         for key in keys:
             point, _ = kernel.step(key, TARGET, q, point)
         return point.z

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
-from scoreascent.diagnostics.verdict import GOOD, STUCK, WEIGH
+from scoreascent.diagnostics.rules import GOOD, STUCK, WEIGH
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "reference")

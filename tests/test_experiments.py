@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 import scoreascent as sa
 from scoreascent.cli import app
-from scoreascent.experiments import figure1, figure2, figures, reproduce, tables
+from scoreascent.experiments import figure1, figure2, figures, registry, tables
+from scoreascent.experiments.methods import PAPER_OPTIMIZERS
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import RunFolder, RunFolderError
+from tests.experiments_helpers import WITH_WEIGHTS
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SETTINGS = {"a": 1, "b": [1, 2]}
@@ -34,7 +36,7 @@ def test_cells_are_kept_and_joined(tmp_path):
     assert again.has("first")
     again.write("second", {"weights": pd.DataFrame({"w": [0.5]}), **one_row(2.0)})
     assert again.table()["x"].tolist() == [1.0, 2.0]
-    again.finish()
+    again.finish(WITH_WEIGHTS)
     assert pd.read_parquet(tmp_path / "run" / "table.parquet")["x"].tolist() == [1.0, 2.0]
     assert pd.read_parquet(tmp_path / "run" / "weights.parquet")["w"].tolist() == [0.5]
 
@@ -228,7 +230,7 @@ def test_rao_blackwellisation_lowers_the_variance(full1):
 def test_pmcsa_has_the_widest_basin(full2):
     basins = figures.basins(full2).set_index(["iterate", "optimizer", "method"])["basin_decades"]
     for iterate in ("last", "average"):
-        for optimizer in figures.PAPER:
+        for optimizer in PAPER_OPTIMIZERS:
             widths = basins[iterate][optimizer]
             assert widths["pmcsa"] > 1.2 * widths[["msc", "msc_rb", "jsa"]].max()
 
@@ -263,7 +265,7 @@ def gp():
 
 @pytest.mark.parametrize("name", ["table-bnn", "table-gp"])
 def test_stored_cells_are_at_full_settings(name):
-    settings = reproduce.EXPERIMENTS[name].settings
+    settings = registry.EXPERIMENTS[name].settings
     manifest = json.loads((RESULTS / name / "manifest.json").read_text())
     assert manifest["settings"] == json.loads(json.dumps(asdict(settings)))
     table = pd.read_parquet(RESULTS / name / "table.parquet")

@@ -16,6 +16,7 @@ import scoreascent as sa
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 EXTRAS = set(PROJECT["optional-dependencies"]) - {"dev"}
+OURS = ("experiments", "cli", "demo", "_figures")  # what imports an extra when it is imported
 MODULES = {"scikit-learn": "sklearn"}  # where a package is imported by another name
 
 
@@ -28,7 +29,7 @@ def packages(extra: str) -> set[str]:
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Hides a module, and forgets which of our own have imported it; all comes back afterwards."""
-    ours = ("scoreascent.experiments", "scoreascent.cli", "scoreascent.demo")
+    ours = tuple(f"scoreascent.{name}" for name in OURS)
     modules, names = dict(sys.modules), dict(vars(sa))
 
     def hide(module: str) -> None:
@@ -37,7 +38,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
                 sys.modules[name] = None  # type: ignore[assignment]
             elif name.startswith(ours):
                 del sys.modules[name]
-        for name in ("experiments", "cli", "demo"):
+        for name in OURS:
             vars(sa).pop(name, None)
 
     yield hide
@@ -96,6 +97,7 @@ TABLE_OF: list[tuple[str, str, Callable[[Any, Path], str]]] = [
     ("experiments", "pyarrow", command(*FIGURE)),
     ("experiments", "matplotlib", command(*FIGURE)),
     ("experiments", "pandas", command("report", ".")),
+    ("experiments", "jinja2", command("report", ".")),
     ("experiments", "pandas", command("bench", "accuracy", "--quick")),
     ("dask", "distributed", command(*TABLE, "--backend", "dask")),
     ("ray", "ray", command(*TABLE, "--backend", "ray")),

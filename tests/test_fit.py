@@ -191,14 +191,14 @@ def test_trace_is_all_that_grows() -> None:
 
 def test_short_chunks_do_not_hold_long_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk has room for 4096 rows; of a chunk of one iteration, one row may be kept."""
-    join, kept = host._join, []
+    join, kept = host.join, []
 
     def spy(parts: Any) -> Any:
         kept.extend(x if x.base is None else x.base for part in parts for x in part)
         return join(parts)
 
     monkeypatch.setattr(host, "CHUNK_SECONDS", 0)
-    monkeypatch.setattr(host, "_join", spy)
+    monkeypatch.setattr(host, "join", spy)
     fit("pmcsa", steps=40)
     held = sum(len(memoryview(x).cast("B")) for x in kept)
     assert held < 10 * 40 * 20
@@ -315,7 +315,7 @@ def test_warnings_are_printed(single: sa.Result) -> None:
 
 
 def test_result_says_what_made_it(single: sa.Result, many: sa.Result) -> None:
-    made = single.made
+    made = single.provenance
     assert made["method"] == repr(METHODS["pmcsa"])
     assert made["scoreascent"] == sa.__version__
     assert made["jax"] == jax.__version__
@@ -324,8 +324,8 @@ def test_result_says_what_made_it(single: sa.Result, many: sa.Result) -> None:
     assert made["steps"] == 40
     assert made["key"] == [0, 3]
     assert made["replications"] is None
-    assert many.made["replications"] == 3
-    assert many.made["average"] != made["average"]
+    assert many.provenance["replications"] == 3
+    assert many.provenance["average"] != made["average"]
     assert single.method == METHODS["pmcsa"]
     assert single.target is TARGET
 

@@ -302,7 +302,7 @@ def test_fit_sample_and_print() -> None:
     together = draws["mu"][:, None] + draws["tau"][:, None] * draws["raw"]
     np.testing.assert_allclose(draws["theta"], together, rtol=1e-4, atol=1e-5)
     assert "theta[7]" in str(result)
-    assert result.made["target"] == repr(target)
+    assert result.provenance["target"] == repr(target)
 
 
 def test_other_data_do_not_retrace() -> None:

@@ -19,7 +19,7 @@ from scipy.special import polygamma
 
 import scoreascent as sa
 from scoreascent.kernels import hmc
-from tests.helpers import first_tuning, tuned_step, x64
+from tests.helpers import x64
 from tests.registry import FAMILIES, TARGETS
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
@@ -152,10 +152,10 @@ def test_walls_are_not_entered(value: float, counted: bool) -> None:
     assert np.max(info.invalid) > 1 or not counted  # several on one path
 
 
-@pytest.mark.parametrize("share", [hmc.SHORT, 0.0])
+@pytest.mark.parametrize("share", [hmc.SHORT_STEPS_SHARE, 0.0])
 def test_short_steps_free_a_chain_where_others_are_rejected(share: float, monkeypatch: Any) -> None:
     """Steps of five sds are not stable; without short ones a chain stays for ever."""
-    monkeypatch.setattr(hmc, "SHORT", share)
+    monkeypatch.setattr(hmc, "SHORT_STEPS_SHARE", share)
     kernel, q = sa.HMC(step_size=5.0), sa.MeanField.standard(50)
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=50)
     start = sa.Point(jnp.ones(50), jnp.float32(-25))
@@ -438,10 +438,10 @@ def test_rao_blackwell_needs_a_metropolis_kernel(kernel: Any) -> None:
 
 def test_kernels_that_learn_nothing_have_no_tuning() -> None:
     q = sa.MeanField.standard(2)
-    assert first_tuning(sa.IMH(), q) is None
-    assert first_tuning(sa.HMC(step_size=0.1), q) is None
-    tuning = first_tuning(sa.Cycle(sa.IMH(), sa.HMC()), q)
+    assert sa.IMH().first_tuning(q) is None
+    assert sa.HMC(step_size=0.1).first_tuning(q) is None
+    tuning = sa.Cycle(sa.IMH(), sa.HMC()).first_tuning(q)
     np.testing.assert_allclose(np.exp(tuning[1].log), 2**-0.25, rtol=1e-6)
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
     point = sa.Point(jnp.ones(2), jnp.float32(-1.0))
-    assert tuned_step(sa.IMH(), jax.random.key(0), target, q, point, None)[2] is None
+    assert sa.IMH().tuned_step(jax.random.key(0), target, q, point, None)[2] is None

@@ -270,7 +270,7 @@ def test_broken_laws_are_rejected(mutant, from_step):
 # -- one long chain -------------------------------------------------------------------------------
 
 
-class Plain:
+class Plain(sa.Kernel):
     """An IMH that `Sequential` does not know for one, so that it takes the ordinary way."""
 
     def __init__(self, kernel: sa.IMH) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 import scoreascent as sa
 from scoreascent.kernels.base import Proposal, metropolis_probability
-from tests.helpers import tuned_step
 from tests.registry import FAMILIES, MOVES, TARGETS
 from tests.stats import (
     Z_MAX,
@@ -197,9 +196,9 @@ class StaleCycle(sa.Cycle):
     def tuned_step(self, key, target, q, point, tuning):
         first, second = self.kernels
         keys = jax.random.split(key)
-        moved, *_ = tuned_step(first, keys[0], target, q, point, tuning[0])
+        moved, *_ = first.tuned_step(keys[0], target, q, point, tuning[0])
         stale = moved._replace(log_p=point.log_p)
-        point, info, _ = tuned_step(second, keys[1], target, q, stale, tuning[1])
+        point, info, _ = second.tuned_step(keys[1], target, q, stale, tuning[1])
         return point, info, (jnp.ones(()), jnp.ones(()))
 
 
@@ -208,7 +207,7 @@ class WeighsByQ(sa.Adapted):
 
     def tuned_step(self, key, target, q, point, tuning):
         proposal = type("Mixed", (), {"sample": tuning.proposal.sample, "log_prob": q.log_prob})
-        return tuned_step(self.kernel, key, target, proposal, point, tuning.tuning)
+        return self.kernel.tuned_step(key, target, proposal, point, tuning.tuning)
 
 
 COARSE = {"step_size": 0.8, "length": 1.5}  # so coarse that much depends on refusing

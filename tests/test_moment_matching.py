@@ -235,7 +235,7 @@ def test_the_average_without_points_is_the_iterate() -> None:
 
 @pytree
 @dataclass(frozen=True)
-class Matchless:
+class Matchless(sa.Family):
     """N(loc, I), by gradients only."""
 
     loc: Any

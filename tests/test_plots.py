@@ -14,7 +14,10 @@ from numpyro.distributions import constraints
 
 import scoreascent as sa
 from scoreascent import plots
-from scoreascent.diagnostics.measure import ROWS, chain_states
+from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
+from scoreascent.plots import khat
+from scoreascent.plots.marginals import kernel_density
+from scoreascent.plots.pairs import _outline
 from tests.stats import Z_MAX, Z_MUTANT
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -137,16 +140,16 @@ def test_the_density_keeps_its_height_at_a_bound():
     width = 0.9 * np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349 * x.size**-0.2
     se = np.sqrt(2 / (2 * np.sqrt(np.pi)) / (x.size * width))  # twice the variance of the middle
     bias = width * 0.8  # of a reflected estimate where the density has slope −1
-    assert abs(plots._density(x, at)[0] - 1) < bias + Z_MAX * se
+    assert abs(kernel_density(x, at)[0] - 1) < bias + Z_MAX * se
     mutant = scipy.stats.gaussian_kde(x, width / x.std())(at)[0]
     assert abs(mutant - 1) > bias + Z_MUTANT * se
-    assert plots._density(x, np.array([-0.1]))[0] == 0
+    assert kernel_density(x, np.array([-0.1]))[0] == 0
 
 
 def test_marginals_show_the_states_of_the_chains(exact):
     (ax,) = plots.plot_marginals(exact, "b[1]", key=3, draws=500)
     _, key = jax.random.split(jax.random.key(3))
-    states = chain_states(exact, sa._random.as_key(key))[0][:, ROWS // 4 :, 2].ravel()
+    states = chain_states(exact, sa._random.as_key(key))[0][:, MAX_ROWS // 4 :, 2].ravel()
     states = states[np.linspace(0, states.size - 1, 500).astype(int)]
     (patch,) = ax.patches
     values, edges, _ = patch.get_data()
@@ -216,7 +219,7 @@ def test_a_reference_of_one_value_and_of_some_names(result):
 def test_outlines_hold_what_they_say():
     x, y = np.random.default_rng(0).multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 4000).T
     _, ax = plt.subplots()
-    plots._outline(ax, x, y, ((-4, 4), (-4, 4)))
+    _outline(ax, x, y, ((-4, 4), (-4, 4)))
     (contours,) = ax.collections
     paths = contours.get_paths()
     inside = [np.mean(p.contains_points(np.column_stack([x, y]))) for p in paths]
@@ -246,7 +249,7 @@ def test_constants_are_left_out():
 def test_khat_is_that_of_the_diagnosis(result, monkeypatch):
     diagnosis = result.diagnose(key=5, draws=2000)
     # a guide of the fitted shape must be the fitted tail, up to the largest weight, where it ends
-    monkeypatch.setattr(plots, "K_USABLE", diagnosis.k_hat)
+    monkeypatch.setattr(khat, "MAX_USABLE_K", diagnosis.k_hat)
     ax = plots.plot_khat(result, key=5, draws=2000)
     share, log_w = line(ax, "draws of q").get_data()
     assert np.all(np.diff(log_w) >= 0)

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from scoreascent.experiments import report, tables
-from scoreascent.experiments.figures import NAMES
+from scoreascent.experiments.methods import METHODS
 
+NAMES = {name: method.label for name, method in METHODS.items()}
 DATASETS = ["yacht", "energy", "boston"]
 COLUMNS = [("elbo", 1), ("elbo", 10), ("pmcsa", 10), ("jsa", 10), ("msc", 10), ("msc_rb", 10)]
 STEPS = np.arange(1000, 20_001, 1000)
@@ -383,7 +384,7 @@ def test_figure_runs_show_their_table_and_pictures(tmp_path):
     assert "runs/figure1" in page.text
     assert "other/figure1" in page.text
     assert "no cells finished" in page.text
-    (tmp_path / "other" / "figure1" / "cells" / "pmcsa-8.csv").write_text("x\n1\n")
+    (tmp_path / "other" / "figure1" / "cells" / "pmcsa-8.parquet").write_text("x\n1\n")
     again = read(tmp_path / "other" / "figure1")
     assert "1 cell finished; its pictures are not drawn yet" in again.text
     assert not any(tag == "script" for tag, _ in page.elements)  # nothing needs Plotly

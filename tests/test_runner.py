@@ -6,7 +6,6 @@ command line are in `test_cells.py`.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -22,30 +21,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from scoreascent.cli import app
 from scoreascent.experiments import runner
-from scoreascent.experiments.runner import Cell, How
+from scoreascent.experiments.runner import Cell, Execution
 from scoreascent.experiments.store import RunFolder
-
-ROOT = Path(__file__).parents[1]
-QUIET = How(progress=False)
-
-
-def reproduce(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
-
+from tests.experiments_helpers import (
+    CELLS,
+    QUIET,
+    WITH_WEIGHTS,
+    files,
+    frames,
+    full_from,
+    reproduce,
+)
 
 # -- cells that cost nothing -----------------------------------------------------------------------
-
-CELLS = [Cell(f"c{i}", (i,), cost=i + 1.0) for i in range(4)]
-
-
-def frames(cell: Cell) -> dict[str, pd.DataFrame]:
-    x = math.sqrt(cell.what[0] + 1)
-    table = pd.DataFrame({"cell": [cell.name] * 2, "x": [x, -x]})
-    return {"table": table, "weights": pd.DataFrame({"cell": [cell.name], "mean": [x]})}
 
 
 def note(settings: Any, cell: Cell) -> None:
@@ -113,10 +103,6 @@ def store(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "run", "fake", {})
 
 
-def files(store: RunFolder) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted((store.path / "cells").iterdir())}
-
-
 def check_whole(store: RunFolder, cells: list[Cell] = CELLS) -> None:
     """Every cell with both its frames, as computed, and nothing else."""
     names = {f"{c.name}{frame}.parquet" for c in cells for frame in ("", ".weights")}
@@ -148,8 +134,8 @@ def test_a_cell_that_fails_is_recorded_and_the_rest_goes_on(
     jobs: int, store: RunFolder, settings: Any
 ) -> None:
     Path(settings["bad"]).touch()
-    how = How(jobs, progress=False)
-    assert runner.run(fragile, store, CELLS, settings, how) == Counter(done=3, failed=1)
+    execution = Execution(jobs, progress=False)
+    assert runner.run(fragile, store, CELLS, settings, execution) == Counter(done=3, failed=1)
     record = json.loads((store.path / "cells" / "c2.error.json").read_text())
     assert record["cell"] == "c2"
     assert record["error"] == "FloatingPointError: c2 went wrong"
@@ -157,10 +143,10 @@ def test_a_cell_that_fails_is_recorded_and_the_rest_goes_on(
     assert store.failures() == [record]
     assert not store.has("c2")
     # it fails again, and the record is of the last time; then it succeeds, and the record goes
-    assert runner.run(fragile, store, CELLS, settings, how) == Counter(failed=1)
+    assert runner.run(fragile, store, CELLS, settings, execution) == Counter(failed=1)
     assert len(store.failures()) == 1
     Path(settings["bad"]).unlink()
-    assert runner.run(fragile, store, CELLS, settings, how) == Counter(done=1)
+    assert runner.run(fragile, store, CELLS, settings, execution) == Counter(done=1)
     assert begun(settings).count("c2") == 3
     check_whole(store)
 
@@ -174,8 +160,8 @@ def test_a_cell_of_another_worker_is_not_computed(store: RunFolder, settings: An
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_time_is_up(jobs: int, store: RunFolder, settings: Any) -> None:
-    how = How(jobs, minutes=0.3 / 60, progress=False)
-    assert runner.run(punctual, store, CELLS, settings, how) == Counter(unfinished=4)
+    execution = Execution(jobs, minutes=0.3 / 60, progress=False)
+    assert runner.run(punctual, store, CELLS, settings, execution) == Counter(unfinished=4)
     if jobs == 1:
         assert begun(settings) == ["c3"]  # no cell is begun after the deadline
     assert files(store) == {}
@@ -186,9 +172,9 @@ def test_time_is_up(jobs: int, store: RunFolder, settings: Any) -> None:
 def test_two_processes_make_the_same_folder(tmp_path: Path, settings: Any) -> None:
     stores = [RunFolder(tmp_path / f"run{jobs}", "fake", {}) for jobs in (1, 2)]
     for jobs, store in zip((1, 2), stores):
-        ends = runner.run(plain, store, CELLS, settings, How(jobs, progress=False))
+        ends = runner.run(plain, store, CELLS, settings, Execution(jobs, progress=False))
         assert ends == Counter(done=4)
-        store.finish()
+        store.finish(WITH_WEIGHTS)
         check_whole(store)
     one, two = stores
     assert files(one) == files(two)
@@ -201,7 +187,7 @@ def test_two_processes_make_the_same_folder(tmp_path: Path, settings: Any) -> No
 
 
 def test_a_killed_worker_does_not_lose_the_grid(store: RunFolder, settings: Any) -> None:
-    ends = runner.run(mortal, store, CELLS, settings, How(2, progress=False))
+    ends = runner.run(mortal, store, CELLS, settings, Execution(2, progress=False))
     assert ends == Counter(done=4)
     assert begun(settings).count("c2") >= 2
     for left in (store.path / "cells").glob(".*.part"):  # its neighbour died while it was writing
@@ -211,24 +197,13 @@ def test_a_killed_worker_does_not_lose_the_grid(store: RunFolder, settings: Any)
 
 def test_a_pool_that_keeps_dying_gives_up(store: RunFolder, settings: Any) -> None:
     with pytest.raises(RuntimeError, match="killed 3 times before any cell was done"):
-        runner.run(deadly, store, CELLS[:1], settings, How(2, progress=False))
-    assert begun(settings) == ["c0"] * runner.BROKEN
+        runner.run(deadly, store, CELLS[:1], settings, Execution(2, progress=False))
+    assert begun(settings) == ["c0"] * runner.MOST_BROKEN_POOLS
     assert files(store) == {}
-    assert runner.run(plain, store, CELLS, settings, How(2, progress=False)) == Counter(done=4)
+    assert runner.run(plain, store, CELLS, settings, Execution(2, progress=False)) == Counter(
+        done=4
+    )
     check_whole(store)
-
-
-def full_from(call: int, until: float = math.inf) -> Any:
-    """An `os.fsync` that finds the disk full from one call to another."""
-    fsync, calls = os.fsync, [0]
-
-    def full(descriptor: int) -> None:
-        calls[0] += 1
-        if call <= calls[0] <= until:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        fsync(descriptor)
-
-    return full
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
@@ -272,15 +247,15 @@ def test_a_disk_that_is_full_for_a_moment_costs_one_cell(
         ({"address": "tcp://a:1"}, "address 'tcp://a:1' needs backend 'dask' or 'ray'"),
     ],
 )
-def test_bad_how(options: Any, says: str) -> None:
+def test_a_bad_execution(options: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        How(**options)
+        Execution(**options)
 
 
 def test_the_bar_ends_where_the_run_ends(
     store: RunFolder, settings: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ends = runner.run(plain, store, CELLS, settings, How())
+    ends = runner.run(plain, store, CELLS, settings, Execution())
     assert ends == Counter(done=4)
     assert "/4 cells" in capsys.readouterr().err
 
@@ -288,7 +263,7 @@ def test_the_bar_ends_where_the_run_ends(
 def test_the_bar_shows_the_last_cell(
     store: RunFolder, settings: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runner.run(plain, store, CELLS, settings, How())
+    runner.run(plain, store, CELLS, settings, Execution())
     assert "4/4 cells" in capsys.readouterr().err
 
 
@@ -346,8 +321,8 @@ def test_a_cluster_that_loses_a_worker(cluster: Any, store: RunFolder, settings:
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    how = How(backend="dask", address=cluster.scheduler_address, progress=False)
-    assert runner.run(patient, store, CELLS, settings, how) == Counter(done=4)
+    execution = Execution(backend="dask", address=cluster.scheduler_address, progress=False)
+    assert runner.run(patient, store, CELLS, settings, execution) == Counter(done=4)
     killer.join()
     again = Counter(begun(settings))
     assert again[victims[0]] == 2
@@ -373,7 +348,7 @@ def test_a_backend_that_is_not_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=rf"{module}.*'scoreascent\[{backend}\]'"):
-        runner.run(plain, store, CELLS, settings, How(backend=backend, progress=False))
+        runner.run(plain, store, CELLS, settings, Execution(backend=backend, progress=False))
     assert begun(settings) == []
     # and on the command line
     ran = reproduce("table-bnn", "--quick", "--backend", backend, "--out", store.path.parent / "o")

@@ -16,7 +16,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import scoreascent as sa
-from tests.helpers import starts, x64
+from tests.helpers import searches, x64
 from tests.registry import quick_rows
 
 pytest.importorskip("blackjax")
@@ -207,7 +207,7 @@ def test_given_places_are_parameters_in_their_supports() -> None:
         params={"scale": constraints.positive},
     )
     np.testing.assert_allclose(
-        starts._given_points(target, {"scale": np.exp(3.0)}), [[3.0]], rtol=1e-6
+        searches._given_points(target, {"scale": np.exp(3.0)}), [[3.0]], rtol=1e-6
     )
 
 

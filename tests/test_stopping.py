@@ -141,7 +141,7 @@ def errors(rule: sa.Converged) -> np.ndarray:
     for key in range(SEEDS):
         result = run(key=key, stop=rule)
         assert result.status == "converged"
-        reported = float(result.made["stop"].split("known to ")[1].split()[0])
+        reported = float(result.provenance["stop"].split("known to ")[1].split()[0])
         ratios.append((np.asarray(result.q.mean) - CENTRE) / SCALE / reported)
     return np.mean(np.square(ratios), 1) - 1
 
@@ -171,9 +171,9 @@ def test_a_drifting_q_is_not_stopped() -> None:
         stop=sa.Converged(every=50),
     )
     assert result.status == "max_steps"
-    assert "q still drifts" in result.made["stop"]
-    assert "known to" not in result.made["stop"]  # the error alone would have let it pass
-    assert result.warnings() == [result.made["stop"]]
+    assert "q still drifts" in result.provenance["stop"]
+    assert "known to" not in result.provenance["stop"]  # the error alone would have let it pass
+    assert result.warnings() == [result.provenance["stop"]]
 
 
 def stuck_density(z: Any) -> Any:
@@ -185,13 +185,13 @@ def test_stuck_chains_are_not_converged() -> None:
     result = run(sa.Target(stuck_density, dim=2), stop=LOOSE, steps=300)
     assert np.mean(result.trace.acceptance[-150:]) < 0.05
     assert result.status == "max_steps"
-    assert "the chains moved only" in result.made["stop"]
+    assert "the chains moved only" in result.provenance["stop"]
 
 
 def test_a_q_that_stands_still_is_not_converged() -> None:
     result = run(optimizer=optax.sgd(0.0), stop=LOOSE, steps=300)
     assert result.status == "max_steps"
-    assert "q did not move at all" in result.made["stop"]
+    assert "q did not move at all" in result.provenance["stop"]
     result = run(stop=LOOSE, steps=300)
     assert result.status == "converged"
 
@@ -203,7 +203,7 @@ def test_updates_that_were_skipped() -> None:
     with pytest.warns(RuntimeWarning, match="updates were skipped"):
         result = run(target, sa.elbo(1), stop=LOOSE, steps=300)
     assert result.status == "max_steps"
-    assert "of the late updates were skipped" in result.made["stop"]
+    assert "of the late updates were skipped" in result.provenance["stop"]
     assert np.all(np.isfinite(result.q.mean))
 
 
@@ -216,7 +216,7 @@ def test_q_is_the_average_of_the_late_windows(whole: sa.Result) -> None:
     count = steps // SHORT.every
     assert whole.status == "converged"
     assert steps == count * SHORT.every < 3000
-    assert count <= stopping.MOST  # so that no windows were merged
+    assert count <= stopping.MAX_WINDOWS  # so that no windows were merged
     iterates: list[Any] = []
     last = run(stop=None, steps=steps, callback_every=1,
                callback=lambda state, _: iterates.append(state.q) or False)  # fmt: skip
@@ -228,21 +228,21 @@ def test_q_is_the_average_of_the_late_windows(whole: sa.Result) -> None:
 
 
 def test_it_says_what_it_saw(whole: sa.Result) -> None:
-    says = whole.made["stop"]
+    says = whole.provenance["stop"]
     assert says.startswith(f"converged after {int(whole.state.step)} steps: averaged λ known to 0.")
     assert says.endswith(" late windows")
     assert "R̂" in says
     assert says in " ".join(str(whole).split())
     assert whole.warnings() == []
-    assert whole.made["stop_rule"] == "Converged(tolerance=0.1, every=10)"
+    assert whole.provenance["stop_rule"] == "Converged(tolerance=0.1, every=10)"
 
 
 def test_it_says_what_was_missing() -> None:
     result = run(stop=sa.Converged(tolerance=1e-4, every=10), steps=400)
     assert result.status == "max_steps"
-    assert "not converged after 400 steps: averaged λ known to 0." in result.made["stop"]
-    assert "sds where 0.0001 is asked" in result.made["stop"]
-    assert result.warnings() == [result.made["stop"]]
+    assert "not converged after 400 steps: averaged λ known to 0." in result.provenance["stop"]
+    assert "sds where 0.0001 is asked" in result.provenance["stop"]
+    assert result.warnings() == [result.provenance["stop"]]
     assert "! not converged after 400 steps" in str(result)
 
 
@@ -251,7 +251,7 @@ def test_too_few_steps_for_the_windows(steps: int) -> None:
     result = run(steps=steps, stop=sa.Converged(tolerance=9.0, rhat=9.0, every=10))
     assert result.status == "max_steps"
     late = steps // 10 - steps // 20
-    assert f"{late} late windows where 8 are needed" in result.made["stop"]
+    assert f"{late} late windows where 8 are needed" in result.provenance["stop"]
     if steps == 0:
         assert same_bits(result.q, sa.MeanField.standard(2))
     if steps in (7, 10):  # of no or one window: all iterates
@@ -263,24 +263,24 @@ def test_too_few_steps_for_the_windows(steps: int) -> None:
 def test_windows_are_merged() -> None:
     """Of a long run at most 64 are kept, of one width; their average is that of the iterates."""
     kept: list[Any] = []
-    original = stopping.look
+    original = stopping.assess
 
-    def spy(windows: stopping.Windows) -> stopping.Look:
+    def spy(windows: stopping.Windows) -> stopping.Convergence:
         kept.append(windows)
         return original(windows)
 
     rule = sa.Converged(tolerance=1e-9, every=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stopping, "look", spy)
+        patch.setattr(stopping, "assess", spy)
         result = run(stop=rule, steps=600)
-    assert max(len(w.skipped) for w in kept) < stopping.MOST
+    assert max(len(w.skipped) for w in kept) < stopping.MAX_WINDOWS
     last, count = kept[-1], 600 // 16
     assert int(last.width) == 16
     for field in (last.mean, last.sd, last.acceptance, last.skipped, *jax.tree.leaves(last.q)):
         assert len(field) == count
     steps, start = count * 16, count // 2 * 16
     by_hand = run(stop=None, steps=steps, average=start / steps)
-    assert by_hand.made["average"] == f"after step {start}"
+    assert by_hand.provenance["average"] == f"after step {start}"
     np.testing.assert_allclose(result.q.loc, by_hand.q.loc, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(last.mean, last.q.loc)
     np.testing.assert_allclose(last.acceptance[3], np.mean(result.trace.acceptance[48:64]), 1e-6)
@@ -322,7 +322,7 @@ def test_chunks_and_callbacks_change_nothing(
     monkeypatch.setattr(host, "CHUNK_SECONDS", 0)
     again = run(progress=True)
     assert same_run(again, whole)
-    assert again.made["stop"] == whole.made["stop"]
+    assert again.provenance["stop"] == whole.provenance["stop"]
 
 
 def victim(path: str) -> None:
@@ -350,7 +350,7 @@ def test_killed_and_resumed(whole: sa.Result, tmp_path: Path) -> None:
         assert file["[0].step"] == 85  # the first chunk is a window long, and the others one step
     resumed = run(checkpoint=path)
     assert same_run(resumed, whole)
-    assert resumed.made["stop"] == whole.made["stop"]
+    assert resumed.provenance["stop"] == whole.provenance["stop"]
     before = path.read_bytes()
     again = run(checkpoint=path)  # a finished run is read back
     assert same_run(again, whole)
@@ -385,7 +385,7 @@ def test_windows_begin_anew_from_a_state() -> None:
     assert same_bits(result.state.q, run(steps=steps, stop=None).state.q)
     again = run(state=result.state, stop=sa.Converged(tolerance=1e-9), steps=steps + 10)
     assert again.status == "max_steps"
-    assert "0 late windows" in again.made["stop"]
+    assert "0 late windows" in again.provenance["stop"]
 
 
 # -- replications --------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_replications_stop_together() -> None:
     assert "converged after" in str(many[1])
     start = steps // SHORT.every // 2 * SHORT.every
     by_hand = run(targets, stop=None, steps=steps, average=(start + 0.1) / steps)
-    assert by_hand.made["average"] == f"after step {start}"
+    assert by_hand.provenance["average"] == f"after step {start}"
     np.testing.assert_allclose(many.q.loc, by_hand.q.loc, rtol=1e-4, atol=1e-5)
 
 
@@ -411,7 +411,7 @@ def test_all_replications_must_meet_the_rule() -> None:
     x = 0.01 * slow_numbers(0.0, 3, 32, 4, seed=3)
     width, share = np.asarray(10), np.full((32, 3), 0.5)
 
-    def seen(x: Any) -> stopping.Look:
+    def seen(x: Any) -> stopping.Convergence:
         mean, sd = x[..., :2], np.exp(x[..., 2:])
         kept = {
             "width": width,
@@ -421,16 +421,16 @@ def test_all_replications_must_meet_the_rule() -> None:
             "skipped": 0 * share,
             "states": np.zeros((len(x), 0, 0)),
         }
-        return stopping.look(stopping.Windows(**dict.fromkeys(stopping.Windows._fields) | kept))
+        return stopping.assess(stopping.Windows(**dict.fromkeys(stopping.Windows._fields) | kept))
 
     rule = sa.Converged()
-    assert seen(x).complaints(rule) == []
+    assert rule.complaints(seen(x)) == []
     wide = x.copy()
     wide[:, 1, 0] *= 100
-    assert any("known to" in says for says in seen(wide).complaints(rule))
+    assert any("known to" in says for says in rule.complaints(seen(wide)))
     far = x.copy()
     far[:, 2, 3] += 0.002 * np.arange(32)
-    assert "q still drifts" in seen(far).complaints(rule)
+    assert "q still drifts" in rule.complaints(seen(far))
     assert seen(wide).error > 20 * seen(x).error
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from scoreascent.datasets import REGISTRY
 from scoreascent.experiments import curves, tables
+from scoreascent.experiments.methods import colour as colour_of
 from scoreascent.experiments.statistics import bootstrap, indistinct
 
 METHODS = (("elbo", 1), ("elbo", 10), ("pmcsa", 10), ("jsa", 10), ("msc", 10), ("msc_rb", 10))
@@ -297,7 +298,7 @@ def test_curves_are_the_means():
     table = runs(datasets=("yacht",))
     figure = curves.draw_curves(table, clock(table), "lpd")
     above, below = figure.axes
-    colour = curves.COLOURS["pmcsa"]
+    colour = colour_of("pmcsa", "")
     run = table[table["method"] == "pmcsa"]
     means = run.groupby("step")["lpd"].mean()
     np.testing.assert_allclose(drawn(above)[colour, "-"], np.c_[[100, 200, 300], means])
@@ -385,10 +386,10 @@ def test_pruned_weights_peak_at_zero(tmp_path):
     figure = curves.draw_pruning(weights())
     assert [ax.get_title() for ax in figure.axes] == ["yacht", "energy"]
     lines = {line.get_color(): np.asarray(line.get_xydata()) for line in figure.axes[0].get_lines()}
-    elbo, pmcsa = lines[curves.COLOURS["elbo"]], lines[curves.COLOURS["pmcsa"]]
+    elbo, pmcsa = lines[colour_of("elbo", "")], lines[colour_of("pmcsa", "")]
     assert elbo[:, 1].max() > 5 * pmcsa[:, 1].max()
     assert abs(elbo[elbo[:, 1].argmax(), 0]) < 0.05
     for line in (elbo, pmcsa):
         assert np.trapezoid(line[:, 1], line[:, 0]) == pytest.approx(1, abs=0.05)
-    assert len(lines[curves.COLOURS["msc"]]) == 2  # no spread: a line at zero
+    assert len(lines[colour_of("msc", "")]) == 2  # no spread: a line at zero
     figure.savefig(tmp_path / "pruning.png")

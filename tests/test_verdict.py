@@ -13,7 +13,7 @@ import pytest
 
 import scoreascent as sa
 from scoreascent.diagnostics.psis import psis
-from scoreascent.diagnostics.verdict import GOOD, LONGER, STUCK, WEIGH
+from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK, WEIGH
 from scoreascent.models.bnn import BNN
 from tests.registry import quick_rows
 from tests.stats import Z_MAX, z_score

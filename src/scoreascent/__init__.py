@@ -1,106 +1,38 @@
-"""Variational inference that gets the uncertainties right, by Markov chain score ascent."""
+"""Variational inference that gets the uncertainties right, by Markov chain score ascent.
 
-from scoreascent import plots, schedules
+The public names are those that each room lists in its `__all__`, and a few more.
+"""
+
+from scoreascent import adapters, families, fitting, kernels, methods, plots, schedules, update
+from scoreascent._structs import Config, pytree
 from scoreascent._version import __version__
-from scoreascent.adapters import from_blackjax, from_numpyro, from_pymc
-from scoreascent.checkpoint import CheckpointError
-from scoreascent.families import (
-    Defensive,
-    Family,
-    FullRank,
-    FullRankStudentT,
-    LowRank,
-    MeanField,
-    StudentT,
-    kl,
-)
-from scoreascent.fit import fit
-from scoreascent.kernels import (
-    CIS,
-    HMC,
-    IMH,
-    MALA,
-    Adapted,
-    Cycle,
-    Info,
-    Kernel,
-    Metropolis,
-    Parallel,
-    Particles,
-    Point,
-    Proposal,
-    Select,
-    Sequential,
-)
+from scoreascent.adapters import *
+from scoreascent.families import *
+from scoreascent.fitting import *
+from scoreascent.kernels import *
 from scoreascent.loop import State, Trace
-from scoreascent.methods import (
-    Method,
-    PathElbo,
-    ScoreAscent,
-    elbo,
-    jsa,
-    msc,
-    msc_rb,
-    pmcsa,
-)
-from scoreascent.result import DivergenceError, Result
-from scoreascent.starts import Start, laplace, pathfinder
-from scoreascent.stopping import Converged
-from scoreascent.target import Model, Param, Target
-from scoreascent.update import Update, gradient, moment_matching
+from scoreascent.methods import *
+from scoreascent.model import Model, Param
+from scoreascent.run import Start
+from scoreascent.target import Target
+from scoreascent.update import *
 
 __all__ = [
-    "CIS",
-    "HMC",
-    "IMH",
-    "MALA",
-    "Adapted",
-    "CheckpointError",
-    "Converged",
-    "Cycle",
-    "Defensive",
-    "DivergenceError",
-    "Family",
-    "FullRank",
-    "FullRankStudentT",
-    "Info",
-    "Kernel",
-    "LowRank",
-    "MeanField",
-    "Method",
-    "Metropolis",
+    "Config",
     "Model",
-    "Parallel",
     "Param",
-    "Particles",
-    "PathElbo",
-    "Point",
-    "Proposal",
-    "Result",
-    "ScoreAscent",
-    "Select",
-    "Sequential",
     "Start",
     "State",
-    "StudentT",
     "Target",
     "Trace",
-    "Update",
     "__version__",
-    "elbo",
-    "fit",
-    "from_blackjax",
-    "from_numpyro",
-    "from_pymc",
-    "gradient",
-    "jsa",
-    "kl",
-    "laplace",
-    "moment_matching",
-    "msc",
-    "msc_rb",
-    "pathfinder",
     "plots",
-    "pmcsa",
+    "pytree",
     "schedules",
 ]
+__all__ += adapters.__all__
+__all__ += families.__all__
+__all__ += fitting.__all__
+__all__ += kernels.__all__
+__all__ += methods.__all__
+__all__ += update.__all__

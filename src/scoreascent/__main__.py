@@ -2,16 +2,16 @@
 
 import sys
 
+from scoreascent._extras import require
+
 
 def main() -> None:
     """Run the command line, or say in one line what it lacks."""
     try:
-        from scoreascent.cli import app
+        cli = require("scoreascent.cli", "cli", "the command line")
     except ModuleNotFoundError as error:
-        if error.name == "typer":
-            sys.exit("the command line needs typer: pip install 'scoreascent[cli]'")
-        raise
-    app()
+        sys.exit(str(error))
+    cli.app()
 
 
 if __name__ == "__main__":

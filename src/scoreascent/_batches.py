@@ -16,7 +16,7 @@ def _rows(density: Any, z: Any) -> Any:
 
 
 def log_probs(density: Any, z: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Log densities of the rows of z under a target or a family, 32 rows at a time.
+    """Return log densities of the rows of z under a target or a family, 32 rows at a time.
 
     >>> from scoreascent.families import MeanField
     >>> log_probs(MeanField.standard(2), np.zeros((70, 2), np.float32)).shape

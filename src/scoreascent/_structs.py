@@ -9,6 +9,11 @@ from typing import Any, TypeVar
 
 import jax
 
+try:
+    from jax import enable_x64
+except ImportError:  # before 2025
+    from jax.experimental import enable_x64  # type: ignore[attr-defined, no-redef]
+
 T = TypeVar("T")
 
 
@@ -86,9 +91,5 @@ def check_count(name: str, value: Any, minimum: int, why: str = "") -> int:
 
 
 def x64() -> Any:
-    """A context in which jax computes with float64; jax moved the name in 2025."""
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64  # type: ignore[attr-defined]
-
-    return enable_x64()
+    """Return a context in which jax computes with float64."""
+    return enable_x64(True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from scoreascent.provenance import versions
+from scoreascent._extras import require
+from scoreascent.fitting.provenance import versions
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 bench = typer.Typer(no_args_is_help=True)
@@ -28,11 +31,7 @@ def demo(
     key: Annotated[int, typer.Option(help="the seed")] = 0,
 ) -> None:
     """Fit a regression on real data by the ELBO, pMCSA and sa.fit, and compare with NUTS."""
-    try:
-        from scoreascent import demo as module
-    except ModuleNotFoundError as error:
-        typer.echo(f"the demo needs {error.name}: pip install 'scoreascent[cli]'", err=True)
-        raise typer.Exit(1) from None
+    module = _load("demo", "cli", "the demo")
     out.mkdir(parents=True, exist_ok=True)
     module.run(console, out / "demo.png", key)
 
@@ -63,27 +62,19 @@ def reproduce(
     minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
 ) -> None:
     """Reproduce a figure or a table of the paper, going on from what the folder holds."""
-    try:
-        from scoreascent.experiments import reproduce as module
-        from scoreascent.experiments.runner import How
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-    folder = out or Path("runs") / (f"{what}-quick" if quick else what)
-    try:
-        if draw:
-            module.draw(what, folder, console)
-            return
-        how = How(jobs, backend, address, minutes)  # type: ignore[arg-type]
-        part = {"only_datasets": tuple(data or ()), "only_methods": tuple(method or ())}
-        ends = module.run(what, folder, quick, console, how, **part, splits=splits)
-    except (ValueError, ModuleNotFoundError, OSError, RuntimeError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on from here", err=True)
-        raise typer.Exit(130) from None
-    if ends["failed"]:
-        raise typer.Exit(1)
+    registry = _load("experiments.registry")
+    with _told_in_one_line():
+        experiment = registry.known(what)
+    part = {"only_datasets": tuple(data or ()), "only_methods": tuple(method or ())}
+    _run_or_draw(
+        experiment,
+        out,
+        quick,
+        draw,
+        {"jobs": jobs, "backend": backend, "address": address, "minutes": minutes},
+        **part,
+        splits=splits,
+    )
 
 
 @app.command()
@@ -92,15 +83,9 @@ def report(
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
 ) -> None:
     """Write one HTML page, which needs no server and no network, about finished and other runs."""
-    try:
-        from scoreascent.experiments import report as module
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-    try:
+    module = _load("experiments.report")
+    with _told_in_one_line():
         page = module.write(module.find(runs), out)
-    except (ValueError, ModuleNotFoundError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
     console.print(f"report: {page}")
 
 
@@ -122,32 +107,70 @@ def accuracy(
     minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
 ) -> None:
     """Compare means and spreads with trusted references: this library, its peers and NUTS."""
-    try:
-        from scoreascent.experiments.accuracy import bench as module
-        from scoreascent.experiments.runner import How
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
-    names = tuple(model or ())
-    try:
-        if references:
-            module.make_references(names, out, console)
+    registry = _load("experiments.registry")
+    module = _load("experiments.accuracy.bench")
+    models = tuple(model or ())
+    if references:
+        with _told_in_one_line():
+            module.make_references(models, out, console)
+        return
+    experiment = registry.known("accuracy", "bench")
+    if not (quick or draw):
+        with _told_in_one_line():
+            experiment = module.with_seeds(experiment, seeds)
+    _run_or_draw(
+        experiment,
+        out,
+        quick,
+        draw,
+        {"jobs": jobs, "minutes": minutes},
+        only_models=models,
+        only_methods=tuple(method or ()),
+    )
+
+
+# -- what the commands share -----------------------------------------------------------------------
+
+
+def _run_or_draw(
+    experiment: Any,
+    out: Path | None,
+    quick: bool,
+    only_draw: bool,
+    execution: dict[str, Any],
+    **part: Any,
+) -> None:
+    """Run an experiment into its folder, or only draw what the folder holds."""
+    module = _load("experiments.experiment")
+    name = experiment.name
+    folder = out or Path("runs") / (f"{name}-quick" if quick else name)
+    with _told_in_one_line():
+        if only_draw:
+            experiment.draw(module.StoredRun(folder), console)
             return
-        folder = out or Path("runs") / ("accuracy-quick" if quick else "accuracy")
-        if draw:
-            module.draw(folder, console)
-            return
-        how = How(jobs, minutes=minutes)
-        ends = module.run(folder, quick, seeds, console, how, names, tuple(method or ()))
+        options = module.Execution(**execution)
+        ends = module.run(experiment, folder, console, options, quick=quick, **part)
+    if ends["failed"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Say what went wrong without a traceback, and end with a status that tells."""
+    try:
+        yield
     except (ValueError, ModuleNotFoundError, OSError, RuntimeError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
-    if ends["failed"]:
-        raise typer.Exit(1)
 
 
-def _missing(error: ModuleNotFoundError) -> typer.Exit:
-    typer.echo(f"experiments need {error.name}: pip install 'scoreascent[experiments]'", err=True)
-    return typer.Exit(1)
+def _load(module: str, extra: str = "experiments", purpose: str = "this command") -> Any:
+    """One of our modules that need an extra; where that is missing, the command ends."""
+    try:
+        return require(f"scoreascent.{module}", extra, purpose)
+    except ModuleNotFoundError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None

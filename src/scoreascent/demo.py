@@ -5,37 +5,45 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from numpyro import distributions as dist
 from numpyro.distributions import constraints
-from numpyro.infer import MCMC, NUTS
 from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_diabetes
 
-from scoreascent.fit import fit
+from scoreascent._figures import plt, save
+from scoreascent._nuts import nuts_sampler
+from scoreascent.fitting import fit
 from scoreascent.methods import Method, elbo, pmcsa
-from scoreascent.target import Param, Target
+from scoreascent.model import Param
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 STEPS = 20_000
-METHODS: dict[str, Method | None] = {
-    "ELBO": elbo(10),
-    "pMCSA-10": pmcsa(10),
-    "pMCSA-256": pmcsa(256),
-    "sa.fit": None,  # chooses for itself
+CHAINS = 4
+LARGE_ERROR = 0.1  # of the logarithm of a spread, on average
+
+
+class Contender(NamedTuple):
+    """A method, or None for a fit that chooses for itself; and its colour."""
+
+    method: Method | None
+    colour: str
+
+
+METHODS = {
+    "ELBO": Contender(elbo(10), "#d95f02"),
+    "pMCSA-10": Contender(pmcsa(10), "#7570b3"),
+    "pMCSA-256": Contender(pmcsa(256), "#1b9e77"),
+    "sa.fit": Contender(None, "#111111"),
 }
-COLOURS = {"ELBO": "#d95f02", "pMCSA-10": "#7570b3", "pMCSA-256": "#1b9e77", "sa.fit": "#111111"}
 
 
 @dataclass(frozen=True)
@@ -93,15 +101,8 @@ def diabetes() -> tuple[Target, list[str]]:
 def nuts(target: Target, key: int) -> tuple[np.ndarray[Any, Any], Fitted]:
     """A long reference run: four chains of 4000 draws after 1000 of warm-up."""
     clock = time.perf_counter()
-    sampler = MCMC(
-        NUTS(potential_fn=lambda z: -target.log_prob(z)),
-        num_warmup=1000,
-        num_samples=4000,
-        num_chains=4,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    start = 0.1 * jax.random.normal(jax.random.key(key), (4, target.dim))
+    sampler = nuts_sampler(target, warmup=1000, draws=4000, chains=CHAINS)
+    start = 0.1 * jax.random.normal(jax.random.key(key), (CHAINS, target.dim))
     sampler.run(jax.random.key(key + 1), init_params=start)
     draws = np.asarray(sampler.get_samples(), np.float64)
     fitted = Fitted(draws.mean(0), np.cov(draws.T), time.perf_counter() - clock)
@@ -118,7 +119,7 @@ def run(console: Console, picture: Path, key: int) -> None:
     with console.status("reference: NUTS, 4 × 4000 draws"):
         draws, reference = nuts(target, key)
     fits = {}
-    for name, method in METHODS.items():
+    for name, (method, _) in METHODS.items():
         clock = time.perf_counter()
         if method is None:
             console.print(f"{name}: sa.fit(target), nothing else said")
@@ -181,7 +182,7 @@ def _verdict(reference: Fitted, fits: dict[str, Fitted]) -> str:
         for name in fits
         if name != "ELBO"
     ]
-    if off["pMCSA-10"] > 0.1:
+    if off["pMCSA-10"] > LARGE_ERROR:
         says.append(
             "Few chains are not enough here: proposals from a mean-field q rarely fit a correlated "
             "posterior, and before ten chains have explored it q has shrunk around them."
@@ -202,7 +203,7 @@ def draw_figure(
     positions = np.arange(len(names))
     for k, (name, f) in enumerate(fits.items()):
         right.plot(f.ratio(reference), positions + 0.18 * (1.5 - k), "o", ms=6,
-                   color=COLOURS[name], label=name)  # fmt: skip
+                   color=METHODS[name].colour, label=name)  # fmt: skip
     right.axvline(1, color="0.3", lw=1)
     right.set_xscale("log")
     ticks = [0.125, 0.25, 0.5, 1.0, 2.0]
@@ -214,8 +215,7 @@ def draw_figure(
     right.set_title("How wide is q?")
     right.grid(axis="x", color="0.9")
     right.legend(frameon=False, loc="lower left")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _joint(
@@ -236,7 +236,7 @@ def _joint(
         for radius in (1, 2):
             axes.plot(
                 *(f.mean[[i, j], None] + radius * root @ circle),
-                color=COLOURS[name],
+                color=METHODS[name].colour,
                 lw=2 if radius == 1 else 1.2,
                 label=name if radius == 1 else None,
             )

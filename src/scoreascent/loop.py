@@ -1,4 +1,4 @@
-"""The compiled part: one iteration, and a chunk of them."""
+"""The compiled part of a run: its first state, one iteration, and a chunk of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from scoreascent.families import Family
+from scoreascent._arrays import all_finite, select
+from scoreascent.families import Family, MeanField
+from scoreascent.kernels import Places
 from scoreascent.methods import Method
 from scoreascent.target import Target
-from scoreascent.update import MomentMatching, Update
+from scoreascent.update import Update
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Int, PRNGKeyArray
 
-CHUNK_ROWS = 4096  # most iterations between two looks of the host
+CHUNK_ROWS = 4096  # the most iterations between two looks of the host
+Q0_STREAM = 0x5EED  # folded into a run's key for a q0 that is a function of a key
 
 # What is replicated: nothing, the seeds alone, or seeds and data.
 Replicate = Literal["nothing", "seeds", "data"]
@@ -59,22 +63,22 @@ def advance(target: Target, method: Method, update: Update, state: State) -> tup
     eta, info = method.step(key, target, state.q, state.eta)
     eta = jax.lax.stop_gradient(eta)
     q, memory, loss, grad_norm = update.step(method, target, state.q, eta, state.memory)
-    # 0 · x is 0 if x is finite and NaN if not, so one sum tells about all numbers at once
-    finite = 0 * loss + sum(jnp.sum(0 * leaf) for leaf in jax.tree.leaves(q)) == 0
-    q, memory = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old), (q, memory), (state.q, state.memory)
-    )
+    finite = all_finite((loss, q))
+    q, memory = select(finite, (q, memory), (state.q, state.memory))
     step = state.step + 1
     skipped = 1 - finite.astype(jnp.int32)
     dtype = _float_dtype(q)
     loss, acceptance, grad_norm = (x.astype(dtype) for x in (loss, info.acceptance, grad_norm))
     row = Trace(loss, acceptance, grad_norm, info.invalid, skipped)
-    average = _averaged(state.average, update, q, eta, step)
+    average = state.average
+    if average is not None:
+        mean = update.average(average.q, q, eta, step - average.start)
+        average = Average(average.start, mean)
     return State(step, state.key, q, eta, memory, average), row
 
 
 def blank_trace(state: State, rows: int) -> Trace:
-    """Rows of zeros for the trace of a run in this state."""
+    """Return rows of zeros for the trace of a run in this state."""
     numbers = jnp.zeros((rows, *state.step.shape), _float_dtype(state.q))
     counts = jnp.zeros((rows, *state.step.shape), jnp.int32)
     return Trace(numbers, numbers, numbers, counts, counts)
@@ -82,20 +86,6 @@ def blank_trace(state: State, rows: int) -> Trace:
 
 def _float_dtype(q: Family) -> Any:
     return jnp.result_type(*jax.tree.leaves(q))
-
-
-def _averaged(
-    average: Average | None, update: Update, q: Family, eta: Any, step: Int[Array, ""]
-) -> Average | None:
-    """The running mean; up to and including the first averaged step it is the iterate itself."""
-    if average is None:
-        return None
-    count = jnp.maximum(step - average.start, 1)
-    if isinstance(update, MomentMatching):
-        mean = update.average(average.q, q, eta, step - average.start)
-    else:
-        mean = jax.tree.map(lambda m, x: m + (x - m) / count.astype(x.dtype), average.q, q)
-    return Average(average.start, mean)
 
 
 @functools.partial(jax.jit, static_argnames=("method", "update", "replicate"))
@@ -107,7 +97,7 @@ def run_chunk(
     state: State,
     n: Int[Array, ""],
 ) -> tuple[State, Trace]:
-    """N iterations and their trace, in the first n of `CHUNK_ROWS` rows.
+    """Do n iterations; their trace is in the first n of `CHUNK_ROWS` rows.
 
     n is a traced number: one program serves every length, so where a run is cut, by the progress
     bar, a checkpoint or Ctrl-C, cannot change its bits.
@@ -137,24 +127,64 @@ def first_state(
     q: Family,
     key: PRNGKeyArray,
     start: Int[Array, ""],
-    source: Family | None = None,
+    places: Places | None = None,
 ) -> State:
-    """The state before iteration 1; `start` is the iteration after which averaging begins.
+    """Return the state before iteration 1; averaging begins after iteration `start`.
 
-    The first points are draws of q, or of `source` if there is one.
+    The first points are draws of q, or of `places` if there are any.
     """
 
-    def one(q: Family, source: Family, key: PRNGKeyArray, target: Target) -> State:
+    def one(q: Family, places: Places | None, key: PRNGKeyArray, target: Target) -> State:
         key_init, key_run = jax.random.split(key)
-        eta = method.init(key_init, target, source)
+        begin = (key_init, target, q) if places is None else (key_init, target, q, places)
+        eta = method.init(*begin)
         mean = Average(start, q) if average else None
         return State(jnp.int32(0), key_run, q, eta, update.init(q), mean)
 
-    return _replicated(one, replicate, 3)(q, q if source is None else source, key, target)
+    return _replicated(one, replicate, 3)(q, places, key, target)
 
 
 def _replicated(function: Any, replicate: Replicate, n_args: int) -> Any:
-    """`function(*args, target)` over replications: of the first arguments always, of data maybe."""
+    """Map `function(*args, target)` over replications: of the arguments always, of data maybe."""
     if replicate == "nothing":
         return function
     return jax.vmap(function, (0,) * n_args + ((0,) if replicate == "data" else (None,)))
+
+
+def first_q(q0: Any, target: Target, key: PRNGKeyArray, count: int | None) -> Family:
+    """Return the family that `q0` stands for, or one for each of `count` replications.
+
+    `q0` is a family, a function of a key that gives one, or None for N(0, I).
+    """
+    if q0 is None:
+        q0 = MeanField.standard(target.dim)
+    if isinstance(q0, Family):
+        q: Any = q0 if count is None else jax.tree.map(lambda x: jnp.stack([x] * count), q0)
+    elif isinstance(q0, type) and issubclass(q0, Family):
+        name = q0.__name__
+        raise ValueError(f"q0 must be a member of a family, such as {name}.standard(3), got {name}")
+    elif callable(q0):
+        key = jax.random.fold_in(key, Q0_STREAM)
+        q = q0(key) if count is None else jax.vmap(q0)(jax.random.split(key, count))
+    else:
+        raise ValueError(f"q0 must be a family such as MeanField.standard(3), got {q0!r}")
+    if not isinstance(q, Family):
+        raise ValueError(f"q0 must give a family such as MeanField.standard(3), but gave {q!r}")
+    if q.dim != target.dim:
+        raise ValueError(f"q0 has dim {q.dim} but the target has dim {target.dim}")
+    return q
+
+
+def check_start(state: State, target: Target, replicate: Replicate) -> None:
+    """Refuse to run from points where the density is zero or undefined."""
+    if all(np.all(np.isfinite(np.asarray(x))) for x in jax.tree.leaves(state.eta)):
+        return
+    seen = ""
+    if replicate == "nothing":
+        log_p = np.asarray(jax.vmap(target.log_prob)(state.q.sample(state.key, (1000,))))
+        seen = (f": of 1000 more, {np.mean(np.isnan(log_p)):.0%} are NaN and "
+                f"{np.mean(log_p == -np.inf):.0%} are −∞")  # fmt: skip
+    raise ValueError(
+        f"the target's log density is not finite at any draw of q0{seen}. Start q0 where the "
+        "posterior has mass, or check log_density for NaN."
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,37 +15,77 @@ from scoreascent.families import Defensive, Family
 from scoreascent.kernels import (
     CIS,
     IMH,
+    Count,
     Info,
     Kernel,
     Moves,
     Parallel,
     Particles,
+    Places,
     Select,
     Sequential,
 )
 from scoreascent.kernels.base import initial_points
-from scoreascent.kernels.combinators import check_moves
+from scoreascent.kernels.moves import check_moves
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
 
-class Method(Protocol):
-    """Markov chain gradient descent on f(λ) = E_Π f(λ, η)."""
+__all__ = ["Method", "PathElbo", "ScoreAscent", "elbo", "jsa", "msc", "msc_rb", "pmcsa"]
 
-    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Any:
-        """The first η."""
 
+class Method(ABC):
+    """Markov chain gradient descent on f(λ) = E_Π f(λ, η).
+
+    A method must have `init`, `step` and `objective`; the rest has defaults for a method without
+    chains, whose η is not made of points.
+    """
+
+    @abstractmethod
+    def init(
+        self, key: PRNGKeyArray, target: Target, q: Family, places: Places | None = None
+    ) -> Any:
+        """Return the first η, of draws of q, or of `places` if there are any."""
+
+    @abstractmethod
     def step(self, key: PRNGKeyArray, target: Target, q: Family, eta: Any) -> tuple[Any, Info]:
-        """η ~ P_λ(η, ·)."""
+        """Draw η ~ P_λ(η, ·)."""
 
+    @abstractmethod
     def objective(self, target: Target, q: Family, eta: Any) -> Float[Array, ""]:
-        """f(λ, η). Its gradient in q is the g of the paper."""
+        """Return f(λ, η). Its gradient in q is the g of the paper."""
+
+    @property
+    def chains(self) -> int:
+        """The number of chains that run side by side; 0 if there are none."""
+        return 0
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether chains, if there are any, move by independent draws of q alone."""
+        return True
+
+    def particles(self, eta: Any) -> Particles | None:
+        """Return η as weighted points, which moment matching needs; None if it is not made so."""
+        return None
+
+    def states(self, key: PRNGKeyArray, eta: Any) -> Float[Array, "chains d"]:
+        """Return where the chains are; only asked if there are any."""
+        raise NotImplementedError(f"{self!r} has no chains")
+
+    def reach(self, eta: Any) -> float:
+        """Return how long the chains' moves are, as a share of the length that was asked for."""
+        return 1.0
+
+    def evaluations(self, eta: Any, steps: int) -> Count:
+        """Return how often `steps` steps evaluate the target, given η at their end."""
+        return Count(0, 0)
 
 
 @dataclass(frozen=True, repr=False)
-class ScoreAscent(Config):
+class ScoreAscent(Config, Method):
     """Descend the inclusive KL(π‖q) by the score at particles that a Markov kernel moves.
 
     >>> ScoreAscent(Parallel(IMH(), n=10))
@@ -56,9 +97,11 @@ class ScoreAscent(Config):
     def __post_init__(self) -> None:
         check_moves(self.moves)
 
-    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
-        """The first particles, drawn from q."""
-        return self.moves.init(key, target, q)
+    def init(
+        self, key: PRNGKeyArray, target: Target, q: Family, places: Places | None = None
+    ) -> Particles:
+        """Return the first particles, drawn from q or from `places`."""
+        return self.moves.init(key, target, q, places)
 
     def step(
         self, key: PRNGKeyArray, target: Target, q: Family, eta: Particles
@@ -67,15 +110,41 @@ class ScoreAscent(Config):
         return self.moves.step(key, target, q, eta)
 
     def objective(self, target: Target, q: Family, eta: Particles) -> Float[Array, ""]:
-        """−Σ w_n log q(z⁽ⁿ⁾; λ), an estimate of KL(π‖q) up to a constant."""
+        """Return −Σ w_n log q(z⁽ⁿ⁾; λ), an estimate of KL(π‖q) up to a constant."""
         # A point of weight zero may lie where log q overflows, and 0 · ∞ is NaN, in the gradient
         # too: so its place is taken by a point where it does not.
         z = jnp.where(eta.weight[:, None] > 0, eta.z, jax.lax.stop_gradient(q.mean))
         return -jnp.sum(eta.weight * jax.vmap(q.log_prob)(z))
 
+    @property
+    def chains(self) -> int:
+        """The number of chains that run side by side."""
+        return self.moves.chains
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether the chains move by independent draws of q alone."""
+        return self.moves.is_independent
+
+    def particles(self, eta: Particles) -> Particles:
+        """Return η, which is made of weighted points."""
+        return eta
+
+    def states(self, key: PRNGKeyArray, eta: Particles) -> Float[Array, "chains d"]:
+        """Return where the chains are."""
+        return self.moves.states(key, eta)
+
+    def reach(self, eta: Particles) -> float:
+        """Return how long the chains' moves are, as a share of the length that was asked for."""
+        return self.moves.reach(eta)
+
+    def evaluations(self, eta: Particles, steps: int) -> Count:
+        """Return how often `steps` steps evaluate the target."""
+        return self.moves.evaluations(eta, steps)
+
 
 @dataclass(frozen=True, repr=False)
-class PathElbo(Config):
+class PathElbo(Config, Method):
     """Descend the exclusive KL(q‖π) by the path derivative of the ELBO ("sticking the landing").
 
     η is base noise and the kernel forgets its state. The gradient of log q in λ at a fixed point is
@@ -90,19 +159,21 @@ class PathElbo(Config):
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_count("n", self.n, 1))
 
-    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Float[Array, "n d"]:
-        """Base noise, unless no draw of q has a finite density: then NaN, which `fit` reports."""
-        found = jnp.isfinite(initial_points(key, target, q, 1).log_p[0])
+    def init(
+        self, key: PRNGKeyArray, target: Target, q: Family, places: Places | None = None
+    ) -> Float[Array, "n d"]:
+        """Return base noise; if no draw has a finite density, NaN, which `fit` reports."""
+        found = jnp.isfinite(initial_points(key, target, q, 1, places).log_p[0])
         return jnp.where(found, self._noise(key, q), jnp.nan)
 
     def step(
         self, key: PRNGKeyArray, target: Target, q: Family, eta: Float[Array, "n d"]
     ) -> tuple[Float[Array, "n d"], Info]:
-        """Fresh noise."""
+        """Draw fresh noise."""
         return self._noise(key, q), Info(jnp.ones((), eta.dtype), jnp.int32(0))
 
     def objective(self, target: Target, q: Family, eta: Float[Array, "n d"]) -> Float[Array, ""]:
-        """Mean of log q(z; stop(λ)) − log p(z, x) over z = T_λ(ε): an estimate of −ELBO."""
+        """Return the mean of log q(z; stop(λ)) − log p(z, x) over z = T_λ(ε), estimating −ELBO."""
         fixed = jax.lax.stop_gradient(q)
 
         def loss(noise: Float[Array, " d"]) -> Float[Array, ""]:
@@ -110,6 +181,10 @@ class PathElbo(Config):
             return fixed.log_prob(z) - target.log_prob(z)
 
         return jnp.mean(jax.vmap(loss)(eta))
+
+    def evaluations(self, eta: Any, steps: int) -> Count:
+        """Return the gradients of `steps` steps, one for each draw."""
+        return Count(0, steps * self.n)
 
     def _noise(self, key: PRNGKeyArray, q: Family) -> Float[Array, "n d"]:
         return materialise(jax.vmap(q.noise)(jax.random.split(key, self.n)))

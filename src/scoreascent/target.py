@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,73 +12,12 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
+from scoreascent._arrays import canonical, default_dtype
 from scoreascent._structs import check_count
+from scoreascent.model import Model, Param
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
-
-
-class Param(NamedTuple):
-    """A named parameter: its support (a `numpyro.distributions.constraints` object) and its shape.
-
-    The shape is that of the value a model sees: `(3, 3)` for a 3 × 3 Cholesky factor of a
-    correlation matrix, though it has only three degrees of freedom.
-    """
-
-    support: Constraint = constraints.real
-    shape: tuple[int, ...] = ()
-
-
-class Model(ABC):
-    """A log density that knows more of itself than a function does: what an adapter makes.
-
-    `Target(model, dim=model.dim, data=data)` then gives named draws, predictions and likelihoods.
-    Every method is pure, takes one unconstrained point and can be compiled; the object itself must
-    hash, for it is a static argument of compiled code.
-    """
-
-    dim: int
-    site_names: tuple[str, ...]  # the free parameters, in the order of z
-
-    @abstractmethod
-    def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
-        """The log density at the unconstrained z, Jacobians included."""
-
-    @abstractmethod
-    def constrain(self, z: Float[Array, " d"], data: Any) -> dict[str, Float[Array, ...]]:
-        """The free parameters at z, and what the model computes from them."""
-
-    @abstractmethod
-    def unconstrain(self, values: Any, data: Any) -> Float[Array, " d"]:
-        """The z of such parameters."""
-
-    @abstractmethod
-    def log_likelihood(self, z: Float[Array, " d"], data: Any) -> dict[str, Float[Array, ...]]:
-        """The log density of every observation, by the name of what is observed."""
-
-    @abstractmethod
-    def predict(
-        self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any
-    ) -> dict[str, Float[Array, ...]]:
-        """New observations, drawn at z."""
-
-    @abstractmethod
-    def observed(self, data: Any) -> dict[str, Float[Array, ...]]:
-        """The observations themselves."""
-
-    def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"] | None:
-        """A place where a search may begin, random or not; None if the model knows of none."""
-        return None
-
-    @property
-    def dims(self) -> dict[str, tuple[str, ...]]:
-        """The names of the axes of parameters and observations that have any."""
-        return {}
-
-    @property
-    def coords(self) -> dict[str, Any]:
-        """The labels along those axes."""
-        return {}
 
 
 class Target:
@@ -148,8 +85,8 @@ class Target:
         self.supports: tuple[Constraint, ...] = tuple(s.support for s in specs)
         self.shapes: tuple[tuple[int, ...], ...] = tuple(s.shape for s in specs)
         self.site_names: tuple[str, ...] = ("z",) if params is None else tuple(names)
-        if isinstance(log_density, Model):
-            self.site_names = log_density.site_names
+        if self.model is not None:
+            self.site_names = self.model.site_names
         self._free_shapes = tuple(
             _free_shape(name, spec) for name, spec in zip(self.site_names, specs)
         )
@@ -160,33 +97,42 @@ class Target:
 
     # -- the density ---------------------------------------------------------------------------
 
+    @property
+    def model(self) -> Model | None:
+        """The model that an adapter made the target of; None if it is a plain function."""
+        return self.log_density if isinstance(self.log_density, Model) else None
+
+    def initial(self, key: PRNGKeyArray) -> Float[Array, " d"] | None:
+        """Return a place where the model itself would begin; None if it knows of none."""
+        return None if self.model is None else self.model.initial(key, self.data)
+
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log density of the unconstrained `z`, Jacobians of the transforms included."""
+        """Return the log density of the unconstrained `z`, Jacobians of the transforms included."""
         value, log_det = self._constrain(z)
-        takes_data = self.data is not None or isinstance(self.log_density, Model)
+        takes_data = self.data is not None or self.model is not None
         args = (value, self.data) if takes_data else (value,)
         log_p = self.log_density(*args)
         return log_p if log_det is None else log_p + log_det
 
     def constrain(self, z: Float[Array, " d"]) -> Any:
-        """The parameters, in their supports, at the unconstrained `z`.
+        """Return the parameters, in their supports, at the unconstrained `z`.
 
         For a target stated by `dim` this is `z` itself.
         """
-        if isinstance(self.log_density, Model):
-            return self.log_density.constrain(z, self.data)
+        if self.model is not None:
+            return self.model.constrain(z, self.data)
         return self._constrain(z)[0]
 
     def unconstrain(self, params: Any) -> Float[Array, " d"]:
-        """The inverse of `constrain`.
+        """Return the `z` of parameters, the inverse of `constrain`.
 
         >>> import jax.numpy as jnp
         >>> target = Target(lambda p: -p["s"], params={"s": constraints.positive})
         >>> target.unconstrain({"s": jnp.e}).tolist()
         [1.0]
         """
-        if isinstance(self.log_density, Model):
-            return self.log_density.unconstrain(params, self.data)
+        if self.model is not None:
+            return self.model.unconstrain(params, self.data)
         if self._tree is None:
             return jnp.asarray(params)
         leaves = self._tree.flatten_up_to(params)
@@ -199,9 +145,9 @@ class Target:
         return jnp.concatenate(parts)
 
     def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
-        """The constrained parameters at `z` as a flat dictionary; `{"z": z}` without names."""
-        if isinstance(self.log_density, Model):
-            return self.log_density.constrain(z, self.data)
+        """Return the constrained parameters at `z` as a flat dictionary; `{"z": z}` if unnamed."""
+        if self.model is not None:
+            return self.model.constrain(z, self.data)
         if self._tree is None:
             return {"z": z}
         return dict(zip(self.site_names, self._tree.flatten_up_to(self.constrain(z))))
@@ -223,7 +169,7 @@ class Target:
     # -- checks and plumbing -------------------------------------------------------------------
 
     def _check_output(self) -> None:
-        z = jax.ShapeDtypeStruct((self.dim,), jnp.zeros(()).dtype)
+        z = jax.ShapeDtypeStruct((self.dim,), default_dtype())
         out = jax.eval_shape(self.log_prob, z)
         if not hasattr(out, "shape") or out.shape != ():
             shape = getattr(out, "shape", type(out).__name__)
@@ -239,8 +185,8 @@ class Target:
 
     def __repr__(self) -> str:
         name = getattr(self.log_density, "__qualname__", repr(self.log_density))
-        if isinstance(self.log_density, Model):
-            return f"Target({self.log_density!r})"
+        if self.model is not None:
+            return f"Target({self.model!r})"
         what = f"dim={self.dim}" if self._tree is None else f"params={list(self.site_names)}"
         data = "" if self.data is None else ", data=…"
         return f"Target({name}, {what}{data})"
@@ -271,7 +217,7 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
-    """Targets that differ only in their data, stacked along a new leading axis of every leaf."""
+    """Stack targets that differ only in their data along a new leading axis of every leaf."""
     if not targets or not all(isinstance(t, Target) for t in targets):
         raise ValueError("targets must be a non-empty list of Target objects")
     structures: list[Any] = [jax.tree.structure(t) for t in targets]
@@ -284,47 +230,6 @@ def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
     if any(s != shapes[0] for s in shapes):
         raise ValueError("targets must have data of one shape; pad them, or fit them one by one")
     return jax.tree.map(lambda *xs: jnp.stack([jnp.asarray(x) for x in xs]), *targets)
-
-
-def canonical_dtype(x: Any) -> np.dtype[Any]:
-    """The dtype that jax will give `x` under the current x64 setting."""
-    return np.dtype(jax.dtypes.canonicalize_dtype(np.asarray(x).dtype))
-
-
-def canonical(data: Any, what: str) -> Any:
-    """Arrays for jax; float64 that jax would narrow in silence is narrowed aloud."""
-    narrowed = 0
-
-    def convert(x: Any) -> Any:
-        nonlocal narrowed
-        if isinstance(x, jax.core.Tracer):
-            return x
-        host = np.asarray(x)
-        if not (np.issubdtype(host.dtype, np.number) or host.dtype == bool):
-            raise ValueError(f"{what} must hold numeric arrays, got dtype {host.dtype}")
-        dtype = canonical_dtype(host)
-        if dtype != host.dtype:
-            # a Python number has no width of its own, so only arrays are narrowed
-            narrowed += isinstance(x, np.ndarray | np.generic | jax.Array)
-            with np.errstate(over="ignore"):
-                lost = np.isfinite(host) & ~np.isfinite(host.astype(dtype))
-            if np.any(lost) or (dtype.kind in "iu" and np.any(host != host.astype(dtype))):
-                raise ValueError(
-                    f"{what} holds {host.dtype} values that do not fit {dtype}; "
-                    'call jax.config.update("jax_enable_x64", True) first, or rescale them'
-                )
-        return jnp.asarray(host, dtype)
-
-    converted = jax.tree.map(convert, data)
-    if narrowed:
-        warnings.warn(
-            f"{what}: {narrowed} 64-bit array(s) are stored with 32 bits because x64 is off; "
-            'call jax.config.update("jax_enable_x64", True) first to keep them, '
-            "or pass float32 arrays to say that this is meant",
-            UserWarning,
-            stacklevel=4,
-        )
-    return converted
 
 
 def _is_param(x: Any) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from scoreascent._arrays import all_finite, select
 from scoreascent._structs import Config
 from scoreascent.families import Family
+from scoreascent.families.base import can_match
 from scoreascent.kernels import Particles
 from scoreascent.methods import Method
 from scoreascent.schedules import DECAY
@@ -20,20 +23,40 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int
 
 
-class Update(Protocol):
-    """A rule that moves q, given where the points are. It must hash: `jit` compiles for it."""
+__all__ = ["Update", "gradient", "moment_matching"]
 
+
+class Update(ABC):
+    """A rule that moves q, given where the points are. It must hash: `jit` compiles for it.
+
+    An update must have `init` and `step`; averaging and telling itself apart have defaults.
+    """
+
+    @abstractmethod
     def init(self, q: Family) -> Any:
-        """What the rule remembers between steps."""
+        """Return what the rule remembers between steps."""
 
+    @abstractmethod
     def step(
         self, method: Method, target: Target, q: Family, eta: Any, memory: Any
     ) -> tuple[Family, Any, Float[Array, ""], Float[Array, ""]]:
-        """The new q, the new memory, the loss, and the norm of the loss's gradient."""
+        """Return the new q, the new memory, the loss, and the norm of the loss's gradient."""
+
+    def average(self, mean: Family, q: Family, eta: Any, count: Int[Array, ""]) -> Family:
+        """Return the running average after iterate number `count`, q, and its points η.
+
+        The default averages the iterates; up to and including number one it is the iterate itself.
+        """
+        count = jnp.maximum(count, 1)
+        return jax.tree.map(lambda m, x: m + (x - m) / count.astype(x.dtype), mean, q)
+
+    def fingerprint(self, q: Family) -> str:
+        """Return what tells this update from others that print alike, for a checkpoint."""
+        return "unknown"
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(Update):
     """Differentiate the method's objective in q and let an optax optimiser step."""
 
     optimizer: optax.GradientTransformation
@@ -61,6 +84,24 @@ class Gradient:
         updates, memory = optimizer.update(g, memory, q, value=loss, grad=g, value_fn=objective)
         return optax.apply_updates(q, updates), memory, loss, norm(g)  # type: ignore
 
+    def fingerprint(self, q: Family) -> str:
+        """Return how far q would move under three fixed gradients.
+
+        optax optimisers do not say what they are, so a step size is told by what it does.
+        """
+        try:
+            optimizer = optax.with_extra_args_support(self.optimizer)
+            memory, moves = optimizer.init(q), []  # type: ignore[arg-type]
+            for slope in (1.0, -0.5, 2.0):
+                g = jax.tree.map(lambda x, slope=slope: jnp.full_like(x, slope), q)
+                step, memory = optimizer.update(
+                    g, memory, q, value=jnp.ones(()), grad=g, value_fn=lambda _: jnp.ones(())
+                )
+                moves.append(f"{float(norm(step)):.5g}")
+        except (TypeError, ValueError, KeyError, AttributeError):  # it wants more than a gradient
+            return "unknown"
+        return " ".join(moves)
+
 
 def norm(tree: Any) -> Float[Array, ""]:
     """The Euclidean norm of all of a pytree's numbers."""
@@ -82,7 +123,7 @@ def gradient(optimizer: optax.GradientTransformation) -> Gradient:
 
 
 @dataclass(frozen=True, repr=False)
-class MomentMatching(Config):
+class MomentMatching(Config, Update):
     """The moments of q follow those of the points: θ ← (1 − γ_t) θ + γ_t Σ w_n T(z⁽ⁿ⁾).
 
     θ = E_q T are q's expectation parameters, for a Gaussian its first two moments. That is the
@@ -94,7 +135,7 @@ class MomentMatching(Config):
 
     def init(self, q: Family) -> Any:
         """The number of steps taken."""
-        if not hasattr(q, "match"):
+        if not can_match(q):
             raise ValueError(
                 f"moment_matching needs a family with the method match, got {type(q).__name__}; "
                 "use an optax optimiser instead"
@@ -105,29 +146,27 @@ class MomentMatching(Config):
         self, method: Method, target: Target, q: Family, eta: Any, memory: Any
     ) -> tuple[Family, Any, Float[Array, ""], Float[Array, ""]]:
         """One step; the gradient's norm is that of the natural gradient, in the leaves of q."""
-        if not isinstance(eta, Particles):
+        points = method.particles(eta)
+        if points is None:
             raise ValueError(
                 f"moment_matching needs a method that moves points, such as pmcsa, got {method!r}"
             )
         rate = jnp.asarray(self.rate(memory), q.mean.dtype)
-        moved = q.match(eta.z, eta.weight, rate)  # type: ignore[attr-defined]
+        moved = q.match(points.z, points.weight, rate)  # type: ignore[attr-defined]
         change = jax.tree.map(lambda new, old: (new - old) / rate, moved, q)
         return moved, memory + 1, method.objective(target, q, eta), norm(change)
 
     def average(self, mean: Any, q: Any, eta: Particles, count: Int[Array, ""]) -> Any:
-        """The running average: of the moments of all points since it began, not of the iterates.
+        """Return the average of the moments of all points since it began, not of the iterates.
 
         Iterates remember points for 1/γ_t steps, so their averages know less than the points do.
         The iterate at the beginning counts as one step's points, which keeps it positive definite.
         """
         first = count <= 1
-        base = jax.tree.map(lambda new, old: jnp.where(first, new, old), q, mean)
+        base = select(first, q, mean)
         rate = 1 / (jnp.maximum(count, 1) + 1).astype(q.mean.dtype)
         moved = base.match(eta.z, eta.weight, rate)
-        finite = sum(jnp.sum(0 * leaf) for leaf in jax.tree.leaves(moved)) == 0
-        return jax.tree.map(
-            lambda new, old: jnp.where(finite & (count >= 1), new, old), moved, base
-        )
+        return select(all_finite(moved) & (count >= 1), moved, base)
 
 
 def moment_matching(rate: Any = None) -> MomentMatching:
@@ -147,3 +186,10 @@ def moment_matching(rate: Any = None) -> MomentMatching:
 
 # One object, so that every fit that takes the default shares one compiled loop.
 DEFAULT = gradient(optax.adam(1e-2))
+
+
+def as_update(optimizer: Any) -> Update:
+    """Return the update that `optimizer` stands for: an optax optimiser, an update, or None."""
+    if optimizer is None:
+        return DEFAULT
+    return optimizer if isinstance(optimizer, Update) else gradient(optimizer)

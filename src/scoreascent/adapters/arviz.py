@@ -10,38 +10,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoreascent._arrays import last_tenth
 from scoreascent._batches import log_probs
+from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
-from scoreascent.diagnostics.measure import chain_states, check_single, log_weights, resample
+from scoreascent.diagnostics.measure import chain_states
 from scoreascent.diagnostics.psis import psis
-from scoreascent.target import Model
+from scoreascent.diagnostics.weights import log_weights, resample
+from scoreascent.model import Model
+from scoreascent.run import Run, check_single
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
-    from scoreascent.result import Result
-
 CHAINS = 4  # independent draws have no chains; ArviZ's plots and summaries want some
 
 
-def to_arviz(result: Result, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = "q") -> Any:
+def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = "q") -> Any:
     """An `InferenceData` (ArviZ 0.x) or `DataTree` (ArviZ 1.x); see `Result.to_arviz`."""
-    arviz = _arviz()
-    check_single(result)
+    arviz = require("arviz", "arviz", "to_arviz")
+    check_single(run)
     n = check_count("n", n, CHAINS)
     keys = jax.random.split(as_key(key), 3)
-    states = chain_states(result, keys[2])
-    z = _posterior(result, keys[0], CHAINS * -(-n // CHAINS), draws, states)
+    states = chain_states(run, keys[2])
+    z = _posterior(run, keys[0], CHAINS * -(-n // CHAINS), draws, states)
     over_draws = lambda f: jax.jit(jax.vmap(jax.vmap(f)))  # noqa: E731
     groups: dict[str, dict[str, Any]] = {
-        "posterior": _numpy(over_draws(result.target.named)(z)),
-        "sample_stats": _stats(result, z, weigh=draws == "q"),
+        "posterior": _numpy(over_draws(run.target.named)(z)),
+        "sample_stats": _stats(run, z, weigh=draws == "q"),
     }
-    model, data = result.target.log_density, result.target.data
+    model, data = run.target.model, run.target.data
     dims: dict[str, list[str]] = {}
     coords: dict[str, Any] = {}
-    if isinstance(model, Model):
+    if model is not None:
         dims = {name: list(axes) for name, axes in model.dims.items()}
         coords = dict(model.coords)
         if observed := _numpy(model.observed(data)):
@@ -53,38 +55,39 @@ def to_arviz(result: Result, key: PRNGKeyArray | int = 0, n: int = 1000, draws: 
             if predicted is not None:
                 groups["posterior_predictive"] = predicted
     if states is not None:
-        groups["chains"] = _numpy(over_draws(result.target.named)(states[0]))
-    attrs = {k: v if isinstance(v, int | float | str) else str(v) for k, v in result.made.items()}
+        groups["chains"] = _numpy(over_draws(run.target.named)(states[0]))
+    attrs = {
+        k: v if isinstance(v, int | float | str) else str(v) for k, v in run.provenance.items()
+    }
     return _assemble(arviz, groups, coords, dims, {"inference_library": "scoreascent", **attrs})
 
 
-def _posterior(result: Result, key: PRNGKeyArray, n: int, draws: str, states: Any) -> Any:
+def _posterior(run: Run, key: PRNGKeyArray, n: int, draws: str, states: Any) -> Any:
     """Unconstrained draws of shape (chains, draws, d)."""
     if draws == "q":
-        return result.q.sample(key, (CHAINS, n // CHAINS))
+        return run.q.sample(key, (CHAINS, n // CHAINS))
     if draws == "resampled":
-        z = resample(result, key, n, 10 * n)
+        z = resample(run, key, n, 10 * n)
     elif draws == "chains" and states is not None:
         flat = states[0].reshape(-1, states[0].shape[-1])
         z = jnp.asarray(flat)[jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)]
     elif draws == "chains":
-        raise ValueError(f"draws='chains': {result.method!r} has no chains; take 'resampled'")
+        raise ValueError(f"draws='chains': {run.method!r} has no chains; take 'resampled'")
     else:
         raise ValueError(f"draws must be 'q', 'resampled' or 'chains', got {draws!r}")
     return z.reshape(CHAINS, n // CHAINS, -1)
 
 
-def _stats(result: Result, z: Any, weigh: bool) -> dict[str, Any]:
-    """What is known of every draw; k̂ and acceptance, which are of all, are repeated.
+def _stats(run: Run, z: Any, weigh: bool) -> dict[str, Any]:
+    """Return what is known of every draw; k̂ and acceptance, which belong to all, are repeated.
 
     Draws that are of π already have no weights.
     """
     flat = np.asarray(z).reshape(-1, z.shape[-1])
-    log_p, log_q = (log_probs(x, flat).reshape(z.shape[:2]) for x in (result.target, result.q))
+    log_p, log_q = (log_probs(x, flat).reshape(z.shape[:2]) for x in (run.target, run.q))
     log_w, _ = log_weights(log_p, log_q)
     some = bool(np.any(log_w > -np.inf))
-    tail = max(1, result.trace.loss.size // 10)
-    late = result.trace.acceptance[-tail:]
+    late = last_tenth(run.trace.acceptance)
     stats = {
         "lp": log_p,
         "log_q": log_q,
@@ -119,13 +122,3 @@ def _assemble(arviz: Any, groups: Any, coords: Any, dims: Any, attrs: dict[str, 
         extra = arviz.dict_to_dataset(chains, coords=coords, dims=dims)
         found.add_groups({"chains": extra}, warn_on_custom_groups=False)
     return found
-
-
-def _arviz() -> Any:
-    try:
-        import arviz
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "to_arviz needs arviz: pip install 'scoreascent[arviz]'", name="arviz"
-        ) from None
-    return arviz

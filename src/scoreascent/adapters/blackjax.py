@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from scoreascent._arrays import select
+from scoreascent._extras import require
 from scoreascent._structs import Config
 from scoreascent.families import Family
-from scoreascent.kernels.base import Info, Point, evaluate
+from scoreascent.kernels import Info, Kernel, Point, evaluate
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ Factory = Callable[[Callable[[Any], Any], Family], Any]
 
 
 @dataclass(frozen=True, repr=False)
-class BlackJAXKernel(Config):
+class BlackJAXKernel(Config, Kernel):
     """One transition of a BlackJAX algorithm; see `from_blackjax`."""
 
     factory: Factory
@@ -44,7 +46,7 @@ class BlackJAXKernel(Config):
         # the state's own log density may be another one (a slice sampler's likelihood), so ask
         moved, invalid = evaluate(target, state.position)
         possible = jnp.isfinite(moved.log_p) & jnp.all(jnp.isfinite(moved.z))
-        after: Point = jax.tree.map(lambda new, old: jnp.where(possible, new, old), moved, point)
+        after = select(possible, moved, point)
         rate = getattr(info, "acceptance_rate", jnp.any(after.z != point.z))
         return after, Info(jnp.asarray(rate).astype(point.log_p.dtype), invalid)
 
@@ -64,12 +66,7 @@ def from_blackjax(factory: Factory) -> BlackJAXKernel:
     Each step begins with `algorithm.init`, and evaluates the density once more at the end.
     Write the factory once and reuse it: compiled code is kept by its identity.
     """
-    try:
-        import blackjax
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "from_blackjax needs blackjax: pip install 'scoreascent[blackjax]'", name="blackjax"
-        ) from None
+    blackjax = require("blackjax", "blackjax", "from_blackjax")
     if not callable(factory) or factory in vars(blackjax).values():
         raise ValueError(
             "factory must be a function of (log density, q) that gives a BlackJAX algorithm, such "

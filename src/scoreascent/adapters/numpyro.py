@@ -17,7 +17,9 @@ from numpyro.infer import init_to_sample
 from numpyro.infer.util import potential_energy
 from numpyro.primitives import Messenger
 
-from scoreascent.target import Model, Target
+from scoreascent._arrays import canonical_dtype
+from scoreascent.model import Model
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -240,7 +242,7 @@ def _transform(site: Site) -> Any:
 
 
 def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
-    """What the model's sites are, from one run on abstract arrays."""
+    """Find out what the model's sites are, from one run on abstract arrays."""
     found: dict[str, Any] = {}
 
     def run(data: tuple[Any, ...]) -> None:
@@ -254,8 +256,7 @@ def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
                      axes=tuple(x for x in axes.items() if x[1]),
                      dim=sum(map(math.prod, free)))  # fmt: skip
 
-    dtype = jax.dtypes.canonicalize_dtype
-    jax.eval_shape(run, tuple(jax.ShapeDtypeStruct(x.shape, dtype(x.dtype)) for x in data))
+    jax.eval_shape(run, tuple(jax.ShapeDtypeStruct(x.shape, canonical_dtype(x)) for x in data))
     if not found["site_names"]:
         raise ValueError("model has no latent site, that is, no numpyro.sample without obs")
     return NumPyroModel(call, **found)
@@ -274,7 +275,7 @@ def _refuse_half_observed(sites: dict[str, Site]) -> None:
 
 
 def _is_observed(site: Site) -> bool:
-    """Whether something is observed there: the value of a factor has no entries."""
+    """Tell whether something is observed there: the value of a factor has no entries."""
     return site["type"] == "sample" and site["is_observed"] and jnp.size(site["value"]) > 0
 
 
@@ -298,7 +299,7 @@ def _axes(site: Site) -> tuple[str, ...]:
 
 
 def _static(path: tuple[Any, ...], leaf: Any) -> tuple[type, Any] | None:
-    """What is fixed about an argument; None if it is an array."""
+    """Return what is fixed about an argument; None if it is an array."""
     where = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
     if isinstance(leaf, np.ndarray | jax.Array):
         if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):

@@ -13,7 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoreascent.target import Model, Target
+from scoreascent._arrays import default_dtype
+from scoreascent._extras import install_hint
+from scoreascent.model import Model
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -33,7 +36,7 @@ def from_pymc(model: Any = None) -> Target:
     Numbers are jax's: without x64 everything runs in float32, whatever PyTensor's floatX is.
     Discrete free variables and `pymc.Minibatch` are refused.
     """
-    pymc = _pymc()
+    pymc = load_pymc()
     if model is None:
         try:
             model = pymc.modelcontext(None)
@@ -144,7 +147,7 @@ class PyMCModel(Model):
 
     def _run(self, what: str, *args: Any) -> list[Float[Array, ...]]:
         """A graph's outputs. PyTensor asks for 64 bits everywhere; jax gives what it has."""
-        at = what, jnp.zeros(()).dtype.name  # constants have a width, so one function for each
+        at = what, default_dtype().name  # constants have a width, so one function for each
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
@@ -248,7 +251,7 @@ def _axes(model: Any, names: set[str]) -> tuple[dict[str, tuple[str, ...]], dict
     return dims, {k: np.asarray(v) for k, v in coords.items()}
 
 
-def _pymc() -> Any:
+def load_pymc() -> Any:
     """The library, without what its import changes for others: x64 and 100 CPU devices."""
 
     def load() -> Any:
@@ -271,5 +274,5 @@ def _pymc() -> Any:
         if error.name != "pymc":
             raise
         raise ModuleNotFoundError(
-            "from_pymc needs pymc: pip install 'scoreascent[pymc]'", name="pymc"
+            f"from_pymc {install_hint('pymc', 'pymc')}", name="pymc"
         ) from None

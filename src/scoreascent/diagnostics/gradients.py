@@ -11,15 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from scoreascent._progress import Bar
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family, MeanField
-from scoreascent.fit import check_start, first_q, resolve_update
-from scoreascent.loop import CHUNK_ROWS, Replicate, State, first_state, run_chunk
+from scoreascent.loop import (
+    CHUNK_ROWS,
+    Replicate,
+    State,
+    check_start,
+    first_q,
+    first_state,
+    run_chunk,
+)
 from scoreascent.methods import Method
-from scoreascent.progress import Bar
 from scoreascent.target import Target
-from scoreascent.update import Update, norm
+from scoreascent.update import Update, as_update, norm
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -78,7 +85,7 @@ def gradient_variance(
     >>> seen.step.tolist(), seen.variance.shape
     ([10, 20], (2,))
     """
-    update = resolve_update(optimizer)
+    update = as_update(optimizer)
     steps, every = check_count("steps", steps, 1), check_count("every", every, 1)
     copies = check_count("copies", copies, 2)
     if steps % every:
@@ -120,7 +127,7 @@ def _fold(keys: PRNGKeyArray, number: int) -> PRNGKeyArray:
 def _begin(
     target: Target, method: Method, copies: int, replicated: bool, start: Family, keys: Any
 ) -> Any:
-    """The copies' first states."""
+    """Return the copies' first states."""
 
     def one(key: PRNGKeyArray) -> Any:
         return jax.vmap(lambda k: method.init(k, target, start))(jax.random.split(key, copies))
@@ -132,7 +139,7 @@ def _begin(
 def _measure(
     target: Target, method: Method, exact: Any, replicate: Replicate, q: Family, eta: Any, keys: Any
 ) -> tuple[Any, tuple[Any, Any]]:
-    """One transition of every copy with today's q, and the spread of the gradient over them."""
+    """Move every copy once with today's q; return the spread of the gradient over them."""
 
     def one(q: Family, eta: Any, key: PRNGKeyArray) -> tuple[Any, tuple[Any, Any]]:
         copies = jax.tree.leaves(eta)[0].shape[0]

@@ -3,146 +3,197 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp
 
-from scoreascent._batches import log_probs
-from scoreascent._random import as_key
+from scoreascent._arrays import last_tenth
 from scoreascent.diagnostics.chains import ess_bulk, rhat
-from scoreascent.diagnostics.psis import effective_sample_size, psis, tail_shape
+from scoreascent.diagnostics.psis import tail_shape
+from scoreascent.diagnostics.weights import weigh
 from scoreascent.families import Family
-from scoreascent.kernels.cis import pick
-from scoreascent.kernels.combinators import Parallel, Sequential
-from scoreascent.kernels.compose import Adapted, Cycle
-from scoreascent.kernels.hmc import HMC, MALA
-from scoreascent.kernels.imh import IMH
 from scoreascent.loop import advance
-from scoreascent.methods import ScoreAscent
-from scoreascent.stopping import coordinates
+from scoreascent.methods import Method
+from scoreascent.run import Run, coordinates
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray
 
-    from scoreascent.result import Result
-
-CHAINS_MIN = 50  # of chains that move by themselves
-STAY = 20  # steps in one place that are long
-Z_MAX = 4.0
-ROWS = 400  # looks at the chains and at λ
-STATES = 40_000  # about as many states of the chains are enough, so many chains take fewer steps
+MIN_LATE_CHAINS = 50  # so many chains that move by themselves are judged by their late states
+LONG_STAY = 20  # steps in one place that count as long
+MAX_Z = 4.0  # differences between q and its chains of so many standard errors are noise
+MAX_ROWS = 400  # the most steps of the chains, or looks at λ
+ENOUGH_STATES = 40_000  # many chains take fewer steps, so that about so many states are looked at
 
 
-def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Array, Any, Any]:
-    """N draws of q, and their log densities under π and under q."""
-    z = _sample(key, q, n)
-    return z, log_probs(target, z), log_probs(q, z)
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """All that is measured of a fit before it is judged. Rules see this, and nothing else.
+
+    Attributes:
+        draws: how many draws of q were weighed.
+        k_hat: the shape of the tail of the weights π/q.
+        ess: how many independent draws of π as many weighted draws of q are worth.
+        invalid: the share of q's draws at which log p is NaN or +∞.
+        chi2: an estimate of χ²(π‖q), worthless where `k_hat` exceeds 0.7.
+        log_w_star: the largest log π/q that was seen, an estimate from below of log w*.
+        log_evidence: an estimate of the log evidence, worthless where `k_hat` exceeds 0.7.
+        looked: at how many steps of every chain was looked; 0 if there are no chains.
+        acceptance: the mean acceptance of the chains at the fitted q; NaN without chains, as are
+            the following seven.
+        stuck: the share of chains that never moved.
+        stay: the share of their time that chains spend in one place for 20 steps or more.
+        rhat: the worst R̂ of all coordinates over the chains.
+        chain_ess: the fewest effective draws of all coordinates.
+        shift: how far q's means are from the chains', in posterior sds, beyond noise.
+        ratio: how far q's log sds are from the chains', beyond noise.
+        tail: the shape of the heaviest tail of their states: from ½ on it has no variance.
+        rhat_lambda: the worst R̂ of q's means and log sds over two halves of late iterates.
+        drift: how far the halves of the iterates that would follow are apart, in posterior sds;
+            NaN if a stopping rule has looked at late iterates instead.
+        error: the Monte Carlo error of averaged iterates that a stopping rule saw, in posterior
+            sds; NaN if none did.
+        trend: how steadily iterates move, as the median correlation with time.
+        status: how the run ended.
+        complaint: why a stopping rule was not met within the steps, in words; empty if none is.
+        late_acceptance: the acceptance over the last tenth of the run, while q moved.
+        growth: by how much the widest of q's sds has grown since the start; 1 if not known.
+        reach: how long gradient moves are, as a share of the length that was asked for.
+        places_agree: whether the searches that were kept found one place.
+        moves_alone: whether chains have moves other than independent draws of q.
+    """
+
+    draws: int
+    k_hat: float
+    ess: float
+    invalid: float
+    chi2: float
+    log_w_star: float
+    log_evidence: float
+    looked: int
+    acceptance: float
+    stuck: float
+    stay: float
+    rhat: float
+    chain_ess: float
+    shift: float
+    ratio: float
+    tail: float
+    rhat_lambda: float
+    drift: float
+    error: float
+    trend: float
+    status: str
+    complaint: str
+    late_acceptance: float
+    growth: float
+    reach: float
+    places_agree: bool
+    moves_alone: bool
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether there are chains to look at."""
+        return not np.isnan(self.acceptance)
+
+    @property
+    def motion(self) -> float:
+        """How far q may be from where it settles, in posterior sds: its drift, or its error."""
+        return self.error if np.isnan(self.drift) else self.drift
+
+    @property
+    def worth(self) -> float:
+        """What a draw of q is worth in draws of π."""
+        return 1 / (1 + self.chi2)
 
 
-@functools.partial(jax.jit, static_argnames="n")
-def _sample(key: PRNGKeyArray, q: Family, n: int) -> Array:
-    return q.sample(key, (n,))
+def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps: int) -> Measured:
+    """Look at a fit from all sides, by `draws` draws of q and `steps` more iterations.
+
+    With no more iterations the stopping rule's own look at the late ones is taken.
+    """
+    return Measured(
+        **weigh(run, keys[0], draws),
+        **look_at_chains(run, keys[1]),
+        **look_at_iterates(run, steps),
+        status=str(run.status),
+        complaint=_complaint(run),
+        late_acceptance=float(np.mean(last_tenth(run.trace.acceptance))),
+        growth=sd_growth(run),
+        reach=run.method.reach(run.state.eta),
+        places_agree=run.start is None or run.start.agree,
+        moves_alone=not run.method.is_independent,
+    )
 
 
-def log_weights(log_p: Any, log_q: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Log π/q in float64, and where π was NaN or +∞, which counts as no mass."""
-    log_p, log_q = np.asarray(log_p, np.float64), np.asarray(log_q, np.float64)
-    invalid = np.isnan(log_p) | (log_p == np.inf)
-    return np.where(invalid, -np.inf, log_p) - log_q, invalid
+def _complaint(run: Run) -> str:
+    unmet = run.convergence is not None and run.status == "max_steps"
+    return str(run.provenance["stop"]) if unmet else ""
 
 
-def weights(result: Result, key: PRNGKeyArray, n: int) -> dict[str, float]:
-    """What draws of q say about π/q."""
-    _, log_p, log_q = draw(key, result.target, result.q, n)
-    log_w, invalid = log_weights(log_p, log_q)
-    numbers = {"invalid": float(np.mean(invalid))}
-    if not np.any(log_w > -np.inf):
-        nothing = dict.fromkeys(("chi2", "log_w_star"), np.inf)
-        return {**numbers, "k_hat": np.inf, "ess": 0.0, "log_evidence": -np.inf, **nothing}
-    log_z = float(logsumexp(log_w) - np.log(n))
-    smooth = psis(log_w)
-    ess = effective_sample_size(smooth.log_weights)
-    return {
-        **numbers,
-        "k_hat": smooth.k_hat,
-        "ess": ess,
-        "chi2": n / ess - 1,
-        "log_w_star": float(np.max(log_w)) - log_z,
-        "log_evidence": log_z,
-    }
+# -- chains ----------------------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames=("method", "rows"))
 def _move(
-    key: PRNGKeyArray, target: Target, method: ScoreAscent, q: Family, eta: Any, at: Any, rows: int
+    key: PRNGKeyArray, target: Target, method: Method, q: Family, eta: Any, at: Any, rows: int
 ) -> tuple[Array, Array]:
-    """States of the chains, q standing still, and the acceptance of every step."""
-    moves = method.moves
+    """Move the chains, q standing still; return their states and the acceptance of every step."""
 
     def step(eta: Any, key: PRNGKeyArray) -> Any:
         key_step, key_pick = jax.random.split(key)
         eta, info = method.step(key_step, target, q, eta)
-        if isinstance(moves, Parallel):
-            z = eta.z[-moves.n :]  # with `rao_blackwell` the proposals stand before the states
-        elif isinstance(moves, Sequential):
-            z = eta.z[-1:]
-        else:
-            z = pick(key_pick, eta).z[None]
-        return eta, (z[:, at], info.acceptance)
+        return eta, (method.states(key_pick, eta)[:, at], info.acceptance)
 
     return jax.lax.scan(step, eta, jax.random.split(key, rows))[1]  # type: ignore[no-any-return]
 
 
 def chain_states(
-    result: Result, key: PRNGKeyArray, at: np.ndarray[Any, Any] | None = None, rows: int = ROWS
+    run: Run, key: PRNGKeyArray, at: np.ndarray[Any, Any] | None = None, rows: int = MAX_ROWS
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """States (chains, rows, coordinates) of the chains at the fitted q, and their acceptance.
+    """Return states (chains, rows, coordinates) of chains at the fitted q, and their acceptance.
 
     None for the ELBO, which has no chains.
     """
-    if not isinstance(result.method, ScoreAscent):
+    if not run.method.chains:
         return None
-    at = np.arange(result.target.dim) if at is None else at
-    states, acceptance = _move(
-        key, result.target, result.method, result.q, result.state.eta, at, rows
-    )
+    at = np.arange(run.target.dim) if at is None else at
+    states, acceptance = _move(key, run.target, run.method, run.q, run.state.eta, at, rows)
     return np.swapaxes(np.asarray(states), 0, 1), np.asarray(acceptance)
 
 
 def _late_states(
-    result: Result, at: np.ndarray[Any, Any]
+    run: Run, at: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """The same of a fit that a rule ended, from its late windows, if q cannot follow its chains.
+    """Return the same of a fit that a rule ended, from its late windows, if q cannot follow them.
 
     It cannot if there are many chains for its degrees of freedom, or if many of them move by
     themselves, wherever q is; then nothing needs to run again.
     """
-    moves = getattr(result.method, "moves", None)
-    n = moves.n if isinstance(moves, Parallel) else 0
-    enough = CHAINS_MIN if moves_by_itself(result.method) else 2 * result.target.dim
-    if result.status != "converged" or result.states is None or n < enough:
+    n = run.method.chains
+    enough = 2 * run.target.dim if run.method.is_independent else MIN_LATE_CHAINS
+    if run.status != "converged" or run.states is None or n < enough:
         return None
-    assert result.states.shape[-1] == len(at)
-    late = result.trace.acceptance[result.trace.loss.size // 2 :]
-    return np.swapaxes(result.states[:, -n:], 0, 1), np.asarray(late)
+    assert run.states.shape[-1] == len(at)
+    late = run.trace.acceptance[run.trace.loss.size // 2 :]
+    return np.swapaxes(run.states[:, -n:], 0, 1), np.asarray(late)
 
 
-def chains(result: Result, key: PRNGKeyArray) -> dict[str, float]:
-    """What the chains do at the fitted q, and whether they have its moments."""
+def look_at_chains(run: Run, key: PRNGKeyArray) -> dict[str, Any]:
+    """Measure what the chains do at the fitted q, and whether they have its moments."""
     names = ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "tail")
-    at = coordinates(result.target.dim)
-    chains = getattr(getattr(result.method, "moves", None), "n", 1)
-    seen = _late_states(result, at)
+    at = coordinates(run.target.dim)
+    seen = _late_states(run, at)
     is_late = seen is not None
     if seen is None:
-        rows = int(np.clip(STATES // chains, ROWS // 4, ROWS))
-        seen = chain_states(result, key, at, rows)
+        rows = int(np.clip(ENOUGH_STATES // max(1, run.method.chains), MAX_ROWS // 4, MAX_ROWS))
+        seen = chain_states(run, key, at, rows)
     if seen is None:
-        return dict.fromkeys(names, np.nan)
+        return {"looked": 0, **dict.fromkeys(names, np.nan)}
     z, acceptance = seen[0].astype(np.float64), seen[1]
     rows = z.shape[1]
     moves = np.any(z[:, 1:] != z[:, :-1], axis=2)
@@ -153,66 +204,27 @@ def chains(result: Result, key: PRNGKeyArray) -> dict[str, float]:
         z = _cut(z[0], 4)
     with np.errstate(all="ignore"):
         worst, ess = rhat(z), ess_bulk(z)
-    mean, sd = np.asarray(result.q.mean)[at], np.asarray(result.q.sd)[at]
+    mean, sd = np.asarray(run.q.mean)[at], np.asarray(run.q.sd)[at]
     total = z.shape[0] * z.shape[1]
     independent = np.clip(np.nan_to_num(ess, nan=1.0), 1.0, total)
     shift = np.abs(z.mean((0, 1)) - mean) / sd
     ratio = np.abs(np.log(np.maximum(z.std((0, 1)), 1e-300) / sd))
-    noise = Z_MAX / np.sqrt(independent)  # of a mean of so many draws, in sds; for log sds, / √2
+    noise = MAX_Z / np.sqrt(independent)  # of a mean of so many draws, in sds; for log sds, / √2
     return {
+        "looked": rows,
         "acceptance": float(np.mean(np.asarray(acceptance, np.float64))),
         "stuck": float(np.mean(~moved)),
-        "stay": float(np.mean([_stays(~m, 1 if is_late else STAY) for m in moves])),
-        "rhat": _largest(worst),
+        "stay": float(np.mean([_stays(~m, 1 if is_late else LONG_STAY) for m in moves])),
+        "rhat": largest(worst),
         "chain_ess": float(np.min(independent)),
-        "shift": _largest(np.maximum(shift - noise, 0)),
-        "ratio": _largest(np.maximum(ratio - noise, 0)),
+        "shift": largest(np.maximum(shift - noise, 0)),
+        "ratio": largest(np.maximum(ratio - noise, 0)),
         "tail": max(tail_shape(x) for x in z.reshape(total, -1).T),
     }
 
 
-@functools.partial(jax.jit, static_argnames=("method", "update", "rows"))
-def _go_on(
-    target: Target, method: Any, update: Any, state: Any, at: Any, rows: int, every: Any
-) -> tuple[Array, Array]:
-    """Means and log sds of q at the iterations that would follow."""
-
-    def row(state: Any, _: None) -> Any:
-        step = lambda _, s: advance(target, method, update, s)[0]  # noqa: E731
-        state = jax.lax.fori_loop(0, every, step, state)
-        return state, (state.q.mean[at], jnp.log(state.q.sd[at]))
-
-    return jax.lax.scan(row, state, None, rows)[1]  # type: ignore[no-any-return]
-
-
-def iterates(result: Result, steps: int) -> dict[str, float]:
-    """Whether λ would still move somewhere, if the run went on."""
-    if steps == 0 and result.look is not None:
-        return {"rhat_lambda": result.look.rhat, "drift": result.look.error, "trend": 0.0}
-    at = coordinates(result.target.dim)
-    rows = min(ROWS, steps)
-    mean, log_sd = (
-        np.asarray(x, np.float64)
-        for x in _go_on(
-            result.target, result.method, result.update, result.state, at, rows, steps // rows
-        )
-    )
-    mean = mean / np.exp(log_sd.mean(0))  # in posterior sds
-    both = np.concatenate([mean, log_sd], 1)
-    with np.errstate(all="ignore"):
-        worst = rhat(_cut(both, 2))
-    halves = both[: rows // 2].mean(0), both[rows - rows // 2 :].mean(0)
-    with np.errstate(all="ignore"):
-        steady = np.abs(np.corrcoef(both.T, np.arange(rows))[-1, :-1])
-    return {
-        "rhat_lambda": _largest(worst),
-        "drift": _largest(np.abs(halves[1] - halves[0])),
-        "trend": float(np.nanmedian(steady)) if np.any(steady >= 0) else 0.0,
-    }
-
-
 def _stays(flags: np.ndarray[Any, Any], length: int) -> float:
-    """The share of the places in runs of True of at least this length.
+    """Return the share of the places in runs of True of at least this length.
 
     >>> _stays(np.array([True, False, True, True]), 2)
     0.5
@@ -222,69 +234,65 @@ def _stays(flags: np.ndarray[Any, Any], length: int) -> float:
     return float(np.sum(runs[runs >= length]) / len(flags))
 
 
+# -- iterates --------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames=("method", "update", "rows"))
+def _go_on(
+    target: Target, method: Any, update: Any, state: Any, at: Any, rows: int, every: Any
+) -> tuple[Array, Array]:
+    """Return means and log sds of q at the iterations that would follow."""
+
+    def row(state: Any, _: None) -> Any:
+        step = lambda _, s: advance(target, method, update, s)[0]  # noqa: E731
+        state = jax.lax.fori_loop(0, every, step, state)
+        return state, (state.q.mean[at], jnp.log(state.q.sd[at]))
+
+    return jax.lax.scan(row, state, None, rows)[1]  # type: ignore[no-any-return]
+
+
+def look_at_iterates(run: Run, steps: int) -> dict[str, Any]:
+    """Measure whether λ would still move somewhere, if the run went on."""
+    if steps == 0 and run.convergence is not None:
+        seen = run.convergence
+        return {"rhat_lambda": seen.rhat, "drift": np.nan, "error": seen.error, "trend": 0.0}
+    at = coordinates(run.target.dim)
+    rows = min(MAX_ROWS, steps)
+    mean, log_sd = (
+        np.asarray(x, np.float64)
+        for x in _go_on(run.target, run.method, run.update, run.state, at, rows, steps // rows)
+    )
+    mean = mean / np.exp(log_sd.mean(0))  # in posterior sds
+    both = np.concatenate([mean, log_sd], 1)
+    with np.errstate(all="ignore"):
+        worst = rhat(_cut(both, 2))
+    halves = both[: rows // 2].mean(0), both[rows - rows // 2 :].mean(0)
+    with np.errstate(all="ignore"):
+        steady = np.abs(np.corrcoef(both.T, np.arange(rows))[-1, :-1])
+    return {
+        "rhat_lambda": largest(worst),
+        "drift": largest(np.abs(halves[1] - halves[0])),
+        "error": np.nan,
+        "trend": float(np.nanmedian(steady)) if np.any(steady >= 0) else 0.0,
+    }
+
+
+def sd_growth(run: Run) -> float:
+    """Return by how much the widest of q's sds has grown since the start; 1 if not known."""
+    if run.start is None:
+        return 1.0
+    with np.errstate(all="ignore"):
+        ratio = np.asarray(run.q.sd, np.float64) / np.asarray(run.start.first_q.sd, np.float64)
+    return largest(ratio)
+
+
 def _cut(x: np.ndarray[Any, Any], parts: int) -> np.ndarray[Any, Any]:
-    """One series as `parts` chains."""
+    """Cut one series into `parts` chains."""
     length = len(x) // parts
     return x[: parts * length].reshape(parts, length, *x.shape[1:])
 
 
-def _largest(x: Any) -> float:
-    """The largest of those that are numbers; ∞ if none is."""
+def largest(x: Any) -> float:
+    """Return the largest of those that are numbers; ∞ if none is."""
     x = np.asarray(x)[~np.isnan(x)]
     return float(np.max(x)) if x.size else np.inf
-
-
-def check_single(result: Result) -> None:
-    """Raise for a result that is many."""
-    if result.replications is not None:
-        raise ValueError("this result holds replications; take one of them, such as result[0]")
-
-
-def _parts(kernel: Any, tuning: Any) -> list[tuple[Any, Any]]:
-    """The kernels that a kernel is made of, each with what it has learnt."""
-    if isinstance(kernel, Adapted):
-        return _parts(kernel.kernel, None if tuning is None else tuning.tuning)
-    if isinstance(kernel, Cycle):
-        own = (None,) * len(kernel.kernels) if tuning is None else tuning
-        return [part for k, t in zip(kernel.kernels, own) for part in _parts(k, t)]
-    return [(kernel, tuning)]
-
-
-def moves_by_itself(method: Any) -> bool:
-    """Whether the chains have moves other than independent draws of q."""
-    kernel = getattr(getattr(method, "moves", None), "kernel", IMH())
-    return any(not isinstance(part, IMH) for part, _ in _parts(kernel, None))
-
-
-def reach(result: Result) -> float:
-    """How long gradient moves are, as a share of the length that was asked for; 1 without any."""
-    kernel = getattr(getattr(result.method, "moves", None), "kernel", None)
-    shares = [1.0]
-    for part, tuning in _parts(kernel, getattr(result.state.eta, "tuning", None)):
-        if isinstance(part, HMC) and not isinstance(part, MALA) and tuning is not None:
-            shares.append(float(np.exp(tuning.log)) * part.max_steps / part.length)
-    return min(shares)
-
-
-def sd_growth(result: Result) -> float:
-    """By how much the widest of q's standard deviations has grown since the start, if known."""
-    if result.start is None:
-        return 1.0
-    first = result.start.q if result.start.before is None else result.start.before
-    with np.errstate(all="ignore"):
-        ratio = np.asarray(result.q.sd, np.float64) / np.asarray(first.sd, np.float64)
-    return _largest(ratio)
-
-
-def resample(result: Result, key: PRNGKeyArray | int, n: int, draws: int) -> Array:
-    """N of `draws` draws of q, drawn by their smoothed weights; see `Result.resample`."""
-    check_single(result)
-    key_draw, key_pick = jax.random.split(as_key(key))
-    z, log_p, log_q = draw(key_draw, result.target, result.q, draws)
-    log_w, _ = log_weights(log_p, log_q)
-    if not np.any(log_w > -np.inf):
-        raise ValueError("no draw of q lies where the posterior has mass: there is nothing to draw")
-    total = np.cumsum(np.exp(psis(log_w).log_weights))
-    u = np.asarray(jax.random.uniform(key_pick, (n,)), np.float64)
-    chosen = np.searchsorted(total, u * total[-1], side="right")
-    return z[np.minimum(chosen, draws - 1)]

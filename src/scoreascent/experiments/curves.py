@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scipy import stats
 
+from scoreascent._figures import plt
 from scoreascent.datasets import AVAILABLE
-from scoreascent.experiments.figures import COLOURS, NAMES
+from scoreascent.experiments import methods as naming
 from scoreascent.experiments.statistics import bootstrap_band
+from scoreascent.plots.panels import legend_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,23 +131,23 @@ def _datasets(table: pd.DataFrame) -> list[str]:
 
 
 def _methods(table: pd.DataFrame) -> list[tuple[str, int]]:
-    order = [*NAMES, *sorted(set(table["method"]) - set(NAMES))]
+    order = naming.in_figure_order(table["method"])
     found = set(zip(table["method"], table["n"]))
     return sorted(found, key=lambda pair: (order.index(pair[0]), pair[1]))
 
 
 def _style(method: str, n: int) -> dict[str, Any]:
-    colour = COLOURS.get(method, "0.2")
-    return {"color": colour, "lw": 1.5, "ls": (0, (3, 1.2)) if n == 1 else "-"}
+    return {
+        "color": naming.colour(method, "0.2"),
+        "lw": 1.5,
+        "ls": (0, (3, 1.2)) if n == 1 else "-",
+    }
 
 
 def _legend(figure: Figure, methods: list[tuple[str, int]]) -> None:
     handles = [Line2D([], [], **_style(*pair)) for pair in methods]
-    labels = [f"{NAMES.get(method, method)}, N = {n}" for method, n in methods]
-    figure.legend(
-        handles, labels, loc="outside lower center", frameon=False,
-        ncols=6 if figure.get_figwidth() > 8 else 3,
-    )  # fmt: skip
+    labels = [naming.label_with_budget(*pair) for pair in methods]
+    legend_beside(figure, handles, labels, columns=6 if figure.get_figwidth() > 8 else 3)
 
 
 def _log_seconds(ax: Axes) -> None:

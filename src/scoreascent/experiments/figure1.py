@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +12,13 @@ import pandas as pd
 
 import scoreascent as sa
 from scoreascent.diagnostics import gradient_variance
+from scoreascent.experiments.methods import METHODS
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder
 from scoreascent.models.gaussian import wishart_gaussian
 
-METHODS: dict[str, Callable[[int], Any]] = {
-    "msc": sa.msc,
-    "msc_rb": sa.msc_rb,
-    "jsa": sa.jsa,
-    "pmcsa": sa.pmcsa,
-    "pmcsa_rb": lambda n: sa.pmcsa(n, rao_blackwell=True),
-}
+# `pmcsa_rb` is ours
+METHOD_NAMES = ("msc", "msc_rb", "jsa", "pmcsa", "pmcsa_rb")
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,7 @@ class Settings:
     dim: int = 50
     nu: int = 500
     budgets: tuple[int, ...] = (8, 16, 32, 64, 128)
-    methods: tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = METHOD_NAMES
     steps: int = 10_000
     every: int = 100
     copies: int = 512
@@ -58,11 +53,11 @@ def cells(settings: Settings) -> list[Cell]:
 
 def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames:
     """One method and budget: a row for every replication and measurement."""
-    method, n = cell.what
+    method, n = cell.piece
     problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
     seen = gradient_variance(
         problem.target,
-        METHODS[method](n),
+        METHODS[method].make(n),
         q0=lambda key: first_q(key, settings.dim),
         steps=settings.steps,
         every=settings.every,

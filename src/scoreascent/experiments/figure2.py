@@ -13,7 +13,8 @@ import optax
 import pandas as pd
 
 import scoreascent as sa
-from scoreascent.experiments.figure1 import METHODS, first_q
+from scoreascent.experiments.figure1 import METHOD_NAMES, first_q
+from scoreascent.experiments.methods import METHODS
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder
 from scoreascent.models.gaussian import wishart_gaussian
@@ -42,7 +43,7 @@ class Settings:
     dim: int = 100
     nu: int = 500
     n: int = 10
-    methods: tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = METHOD_NAMES
     optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
     step_sizes: int = 20
     steps: int = 10_000
@@ -64,7 +65,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames:
     """One method and optimiser: every step size and replication under one `vmap`."""
-    method, optimizer = cell.what
+    method, optimizer = cell.piece
     problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
     sizes = np.repeat(np.logspace(-3, 0, settings.step_sizes), settings.replications)
     arguments: dict[str, Any] = {
@@ -75,14 +76,14 @@ def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -
         "average": settings.average,
         "progress": False,
     }
-    target, what = problem.target, METHODS[method](settings.n)
-    begun = sa.fit(target, what, steps=0, **arguments).state
+    target, ascent = problem.target, METHODS[method].make(settings.n)
+    begun = sa.fit(target, ascent, steps=0, **arguments).state
     # a run of no steps would average from step 0 on; the run proper leaves the first part out
     begun = _with_step_sizes(begun, sizes, int(settings.average * settings.steps))
     with warnings.catch_warnings():
         # large steps do diverge here, that is what the figure shows
         warnings.simplefilter("ignore", RuntimeWarning)
-        result = sa.fit(target, what, steps=settings.steps, state=begun, **arguments)
+        result = sa.fit(target, ascent, steps=settings.steps, state=begun, **arguments)
     kl: Any = jax.vmap(problem.kl)
     table = pd.DataFrame(
         {

@@ -4,47 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+
+from scoreascent._figures import plt
+from scoreascent.experiments.methods import PAPER_OPTIMIZERS, colour, in_figure_order, label
+from scoreascent.plots.panels import legend_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = {
-    "elbo": "ELBO",
-    "msc": "MSC",
-    "msc_rb": "MSC-RB",
-    "jsa": "JSA",
-    "pmcsa": "pMCSA",
-    "pmcsa_rb": "pMCSA, Rao–Blackwellised",
-    "sgd": "SGD",
-    "momentum": "Momentum 0.9",
-    "nesterov": "Nesterov 0.9",
-    "adam": "ADAM",
-    "duchi": "SGD, γ/√t (Duchi)",
-    "doan": "SGD, γ/t (Doan)",
-    "doan_nesterov": "Nesterov, 2/(t+1) (Doan)",
-}
-COLOURS = {
-    "elbo": "#1f78b4",
-    "msc": "#7f7f7f",
-    "msc_rb": "#e6ab02",
-    "jsa": "#7570b3",
-    "pmcsa": "#1b9e77",
-    "pmcsa_rb": "#d95f02",
-}
-PAPER = ("sgd", "momentum", "nesterov", "adam")
-
 
 def draw_figure1(table: pd.DataFrame) -> Figure:
     """A panel for each method; N from light to dark; median and 80 % band over replications."""
-    methods = [m for m in NAMES if m in set(table["method"])]
+    methods = in_figure_order(table["method"])
     figure, axes = plt.subplots(
         1, len(methods), figsize=(3.1 * len(methods), 3.3), sharey=True, layout="constrained",
         squeeze=False,
@@ -55,17 +29,17 @@ def draw_figure1(table: pd.DataFrame) -> Figure:
         for n, shade in zip(budgets, shades):
             part = table[(table["method"] == method) & (table["n"] == n)]
             _band(ax, part, "step", "variance", shade, f"N = {n}")
-        ax.set_title(NAMES[method])
+        ax.set_title(label(method))
         ax.set_xlabel("iteration")
     axes[0, 0].set_ylabel("variance of the gradient (trace)")
     # a few copies far out can widen a band by decades for a moment; the curves set the scale
     top = 3 * table.groupby(["method", "n", "step"])["variance"].median().max()
     axes[0, 0].set_ylim(0.5 * table["variance"].min(), top)
-    _legend(figure, axes[0, 0])
+    legend_beside(figure, *axes[0, 0].get_legend_handles_labels())
     return figure
 
 
-def draw_figure2(table: pd.DataFrame, optimizers: tuple[str, ...] = PAPER) -> Figure:
+def draw_figure2(table: pd.DataFrame, optimizers: tuple[str, ...] = PAPER_OPTIMIZERS) -> Figure:
     """A column for each optimiser; last iterate above, averaged iterate below."""
     optimizers = tuple(o for o in optimizers if o in set(table["optimizer"]))
     figure, axes = plt.subplots(
@@ -78,31 +52,26 @@ def draw_figure2(table: pd.DataFrame, optimizers: tuple[str, ...] = PAPER) -> Fi
     for column, optimizer in enumerate(optimizers):
         for row, value in enumerate(("kl_last", "kl_average")):
             ax = axes[row, column]
-            for method in [m for m in NAMES if m in set(table["method"])]:
+            for method in in_figure_order(table["method"]):
                 part = table[(table["method"] == method) & (table["optimizer"] == optimizer)]
                 clipped = part.assign(**{value: part[value].fillna(np.inf).clip(upper=10 * top)})
-                _band(ax, clipped, "step_size", value, COLOURS[method], NAMES[method])
+                _band(ax, clipped, "step_size", value, colour(method, "0.2"), label(method))
             ax.axhline(floor, color="0.2", ls="--", lw=1, label="smallest possible")
             ax.set_ylim(0.7 * floor, top)
-        axes[0, column].set_title(NAMES[optimizer])
+        axes[0, column].set_title(label(optimizer))
         axes[1, column].set_xlabel("step size")
     axes[0, 0].set_ylabel("final KL(π‖q), last iterate")
     axes[1, 0].set_ylabel("final KL(π‖q), averaged")
-    _legend(figure, axes[0, 0])
+    legend_beside(figure, *axes[0, 0].get_legend_handles_labels())
     return figure
 
 
-def _legend(figure: Figure, ax: Axes) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-
-
-def _band(ax: Axes, part: pd.DataFrame, x: str, y: str, colour: Any, label: str) -> None:
+def _band(ax: Axes, part: pd.DataFrame, x: str, y: str, shade: Any, name: str) -> None:
     if part.empty:  # a folder whose cells are not all there yet
         return
     quantiles = part.groupby(x)[y].quantile([0.1, 0.5, 0.9]).unstack()
-    ax.fill_between(quantiles.index, quantiles[0.1], quantiles[0.9], color=colour, alpha=0.18, lw=0)
-    ax.plot(quantiles.index, quantiles[0.5], color=colour, lw=1.6, label=label)
+    ax.fill_between(quantiles.index, quantiles[0.1], quantiles[0.9], color=shade, alpha=0.18, lw=0)
+    ax.plot(quantiles.index, quantiles[0.5], color=shade, lw=1.6, label=name)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.grid(color="0.92")

@@ -18,17 +18,18 @@ import pandas as pd
 import scoreascent as sa
 from scoreascent import datasets
 from scoreascent._structs import x64
+from scoreascent.experiments.methods import METHODS
 from scoreascent.experiments.runner import Cell
-from scoreascent.experiments.store import Frames, RunFolder
+from scoreascent.experiments.store import Frames, Layout, RunFolder
 
-METHODS: dict[str, Callable[[int], Any]] = {
-    "elbo": sa.elbo,
-    "pmcsa": sa.pmcsa,
-    "jsa": sa.jsa,
-    "msc": sa.msc,
-    "msc_rb": sa.msc_rb,
-}
-SAVE_EVERY = 30.0  # seconds between two saves of an unfinished cell
+LAYOUT = Layout(
+    clock=("dataset", "method", "n", "first_split", "splits", "step", "seconds"),
+    only_clock=("first_split", "splits", "seconds"),
+    extra_frames=("weights",),
+)
+PARTS = ("only_datasets", "only_methods", "splits")
+GRADIENT_COST = 3  # in densities, roughly
+SECONDS_BETWEEN_SAVES = 30.0  # of an unfinished cell
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Table:
     quick: Settings
     problem: Callable[[list[datasets.Split], str], Problem]
     dtype: type[np.floating[Any]]
-    cost: Callable[[int, int], float]  # of an iteration, from rows and features
+    cost: Callable[[int, int], float]  # what an iteration takes, from rows and features
     weights: slice | None  # which of the first split's posterior means are kept
 
     def cells(
@@ -86,23 +87,23 @@ class Table:
         found = []
         for dataset in only_datasets or settings.datasets:
             size = dict(settings.blocks).get(dataset, settings.splits)
-            rows, features = datasets.load(dataset).x.shape
+            rows, features = datasets.check(dataset)
             for method, n in settings.methods:
                 if only_methods and method not in only_methods:
                     continue
                 work = settings.steps * n * self.cost(rows, features)
-                work *= 3 if method == "elbo" else 1  # a gradient costs about that
+                work *= GRADIENT_COST if method == "elbo" else 1
                 for first in range(0, splits or settings.splits, size):
                     last = min(first + size, settings.splits)
                     name = f"{dataset}-{method}{n}-{first:02d}-{last - 1:02d}"
-                    what = (dataset, method, n, first, last)
-                    found.append(Cell(name, what, work * (last - first)))
+                    piece = (dataset, method, n, first, last)
+                    found.append(Cell(name, piece, work * (last - first)))
         return found
 
     def compute(
         self, cell: Cell, settings: Settings, store: RunFolder, deadline: float
     ) -> Frames | None:
-        """One cell, from where an earlier command left it."""
+        """Compute one cell, from where an earlier command left it."""
         precision = x64() if self.dtype is np.float64 else nullcontext()
         with precision, warnings.catch_warnings():
             # a step that had to be skipped is in the table; it need not be said for every cell
@@ -115,14 +116,14 @@ class Table:
 def _compute(
     table: Table, cell: Cell, settings: Settings, store: RunFolder, deadline: float
 ) -> Frames | None:
-    dataset, method, n, first, last = cell.what
+    dataset, method, n, first, last = cell.piece
     data = datasets.load(dataset)
     splits = [jax.tree.map(table.dtype, data.split(seed)) for seed in range(first, last)]
     problem = table.problem(splits, method)
     fit = functools.partial(
         sa.fit,
         problem.targets,
-        METHODS[method](n),
+        METHODS[method].make(n),
         q0=problem.q0,
         optimizer=optax.adam(settings.step_size),
         key=jax.random.fold_in(jax.random.key(settings.seed), first),
@@ -131,7 +132,7 @@ def _compute(
     begun = fit(steps=0)
     log = _Log(problem.score, splits, begun, cell, settings, store, deadline)
     result = fit(
-        steps=settings.steps, state=log.state, callback=log.look, callback_every=settings.every
+        steps=settings.steps, state=log.state, callback=log.record, callback_every=settings.every
     )
     if "interrupted" in result.status:
         log.save()
@@ -166,20 +167,19 @@ class _Log:
     ) -> None:
         self._cell, self._store, self._deadline = cell.name, store, deadline
         self._steps = settings.steps
-        made = {k: begun.made[k] for k in ("data", "q0", "float", "method")}
-        self._run = {"cell": cell.name, **asdict(settings), **made}
+        origin = {k: begun.provenance[k] for k in ("data", "q0", "float", "method")}
+        self._run = {"cell": cell.name, **asdict(settings), **origin}
         self._splits: Any = jax.tree.map(lambda *xs: jax.device_put(np.stack(xs)), *splits)
         self._score = jax.jit(jax.vmap(score))
-        first = self._score(
-            begun.q, self._splits
-        )  # compiles, so that the clock times the run alone
+        # compiles, so that the clock times the run alone
+        first = self._score(begun.q, self._splits)
         self._names = [*sorted(first), "acceptance", "skipped"]
         empty = np.zeros((0, 2 + len(self._names) * len(begun)))  # step, seconds, all scores
         self.state, self._rows = store.load_part(cell.name, (begun.state, empty), self._run)
         self._clock = self._saved = time.perf_counter()
 
-    def look(self, state: sa.State, trace: sa.Trace) -> bool:
-        """Score q, now and then save; whether time is up."""
+    def record(self, state: sa.State, trace: sa.Trace) -> bool:
+        """Score q, now and then save, and say whether time is up."""
         jax.block_until_ready(state.q)
         step, seconds = int(state.step[0]), time.perf_counter() - self._clock
         if trace.loss.shape[-1]:
@@ -190,7 +190,7 @@ class _Log:
             self._rows = np.vstack([self._rows, [step, before + seconds, *values]])
         late = time.time() >= self._deadline
         self.state = state
-        if late or time.perf_counter() - self._saved >= SAVE_EVERY:
+        if late or time.perf_counter() - self._saved >= SECONDS_BETWEEN_SAVES:
             self.save()
         self._clock = time.perf_counter()
         return late
@@ -202,15 +202,15 @@ class _Log:
         self._saved = time.perf_counter()
 
     def frame(self, dataset: str, method: str, n: int, first: int) -> pd.DataFrame:
-        """A row for every split and look."""
-        looks = len(self._rows)
-        scores = self._rows[:, 2:].reshape(looks, len(self._names), -1)
+        """A row for every split and every time at which q was scored."""
+        times = len(self._rows)
+        scores = self._rows[:, 2:].reshape(times, len(self._names), -1)
         splits = scores.shape[-1]
         columns: dict[str, Any] = {
             "dataset": dataset,
             "method": method,
             "n": n,
-            "split": np.repeat(first + np.arange(splits), looks),
+            "split": np.repeat(first + np.arange(splits), times),
             "step": np.tile(self._rows[:, 0].astype(int), splits),
         }
         for i, name in enumerate(self._names):
@@ -219,7 +219,7 @@ class _Log:
         return pd.DataFrame({**columns, "seconds": np.tile(self._rows[:, 1], splits)})
 
 
-def _check_known(what: str, asked: tuple[str, ...], known: tuple[str, ...]) -> None:
+def _check_known(kind: str, asked: tuple[str, ...], known: tuple[str, ...]) -> None:
     for name in asked:
         if name not in known:
-            raise ValueError(f"there is no {what} {name!r} in this table; choose from {known}")
+            raise ValueError(f"there is no {kind} {name!r} in this table; choose from {known}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import threading
@@ -16,23 +15,26 @@ from typing import Any, Literal, get_args
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from scoreascent._extras import require
 from scoreascent._structs import check_count
 from scoreascent.experiments.store import Frames, RunFolder
 
 Backend = Literal["local", "dask", "ray"]
-NEEDED = {"local": (), "dask": ("joblib", "distributed"), "ray": ("joblib", "ray.util.joblib")}
-BROKEN = 3  # so often in a row a pool of processes may break before a cell is done
+CLUSTER_MODULES = {"dask": "distributed", "ray": "ray.util.joblib"}
+# how often in a row a pool of processes may break before a cell is done
+MOST_BROKEN_POOLS = 3
+SECONDS_BETWEEN_UPDATES = 1.0  # of the progress bar
 
 
 @dataclass(frozen=True)
 class Cell:
     """A piece of an experiment that is computed and written as a whole.
 
-    `what` says which piece to the experiment's own function; `cost` is its share of the work.
+    `piece` says which one to the experiment's own function; `cost` is its share of the work.
     """
 
     name: str
-    what: tuple[Any, ...]
+    piece: tuple[Any, ...]
     cost: float = 1.0
 
 
@@ -42,8 +44,8 @@ Compute = Callable[[Cell, Any, RunFolder, float], Frames | None]
 
 
 @dataclass(frozen=True)
-class How:
-    """How a grid is run; nothing here changes its numbers."""
+class Execution:
+    """Where a grid is run, in how many processes and for how long; its numbers do not change."""
 
     jobs: int = 1
     backend: Backend = "local"
@@ -59,30 +61,37 @@ class How:
             raise ValueError(f"minutes must be positive, got {self.minutes!r}")
         if self.backend == "local" and self.address is not None:
             raise ValueError(f"address {self.address!r} needs backend 'dask' or 'ray'")
-        for module in NEEDED[self.backend]:
-            _needed(module, "experiments" if module == "joblib" else self.backend)
+        if self.jobs > 1 or self.backend != "local":
+            require("joblib", "experiments", "this")
+        if self.backend != "local":
+            require(CLUSTER_MODULES[self.backend], self.backend, "this")
+
+    def leave_room_on_the_device(self) -> None:
+        """Several processes share a GPU only if none takes all of its memory at the start."""
+        if self.jobs > 1 or self.backend != "local":
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def run(
-    compute: Compute, store: RunFolder, cells: list[Cell], settings: Any, how: How
+    compute: Compute, store: RunFolder, cells: list[Cell], settings: Any, execution: Execution
 ) -> Counter[str]:
-    """Compute the cells that are not there yet; how many ended "done", "failed", "unfinished".
+    """Compute the cells that are not there yet; count which ended done, failed or unfinished.
 
     A cell that fails is recorded with its error, and the rest goes on. Whatever happens to this
     process or to a worker, finished cells stay, and the same command does the rest.
     """
-    for module in ("pyarrow", "joblib")[: 1 + (how.jobs > 1)]:  # before the work, not after it
-        _needed(module, "experiments")
-    deadline = math.inf if how.minutes is None else time.time() + 60 * how.minutes
+    require("pyarrow", "experiments", "this")  # before the work, not after it
+    minutes = execution.minutes
+    deadline = math.inf if minutes is None else time.time() + 60 * minutes
     jobs = [
         (compute, store, cell, settings, deadline)
         for cell in sorted(cells, key=lambda c: -c.cost)
         if not store.has(cell.name)
     ]
-    with _shown(store, [job[2] for job in jobs], how.progress):
-        if how.backend == "local" and how.jobs == 1:
+    with _progress_bar(store, [job[2] for job in jobs], execution.progress):
+        if execution.backend == "local" and execution.jobs == 1:
             return Counter(attempt(*job) for job in jobs)
-        return _in_parallel(jobs, how)
+        return _in_parallel(jobs, execution)
 
 
 def attempt(compute: Compute, store: RunFolder, cell: Cell, settings: Any, deadline: float) -> str:
@@ -105,14 +114,13 @@ def attempt(compute: Compute, store: RunFolder, cell: Cell, settings: Any, deadl
 # -- processes and clusters ------------------------------------------------------------------------
 
 
-def _in_parallel(jobs: list[Any], how: How) -> Counter[str]:
-    joblib = _needed("joblib", "experiments")
+def _in_parallel(jobs: list[Any], execution: Execution) -> Counter[str]:
+    joblib: Any = require("joblib", "experiments", "this")
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    # several processes share a GPU only if none takes all of its memory at the start
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    execution.leave_room_on_the_device()
     broken, left = 0, jobs
-    with _backend(how) as options:
+    with _joblib_options(execution) as options:
         while True:
             try:
                 parallel = joblib.Parallel(batch_size=1, pre_dispatch="all", **options)
@@ -121,86 +129,90 @@ def _in_parallel(jobs: list[Any], how: How) -> Counter[str]:
                 still = [job for job in jobs if not job[1].has(job[2].name)]
                 broken = broken + 1 if len(still) == len(left) else 1
                 left = still
-                if broken == BROKEN:
+                if broken == MOST_BROKEN_POOLS:
                     raise RuntimeError(
-                        f"worker processes were killed {BROKEN} times before any cell was done "
-                        f"({len(left)} are left): is there enough memory for {how.jobs} of them? "
-                        "The same command with fewer --jobs goes on from here"
+                        f"worker processes were killed {broken} times before any cell was done "
+                        f"({len(left)} are left): is there enough memory for {execution.jobs} of "
+                        "them? The same command with fewer --jobs goes on from here"
                     ) from None
 
 
 @contextmanager
-def _backend(how: How) -> Iterator[dict[str, Any]]:
+def _joblib_options(execution: Execution) -> Iterator[dict[str, Any]]:
     """What joblib needs to know; on a cluster the run folder must be seen by every worker."""
-    if how.backend == "local":
-        yield {"n_jobs": how.jobs, "backend": "loky"}
+    if execution.backend == "local":
+        yield {"n_jobs": execution.jobs, "backend": "loky"}
         return
     import joblib
 
-    if how.backend == "dask":
+    if execution.backend == "dask":
         import distributed
 
-        with distributed.Client(how.address), joblib.parallel_config(backend="dask"):
+        with distributed.Client(execution.address), joblib.parallel_config(backend="dask"):
             yield {"n_jobs": -1}
     else:
         import ray
         from ray.util.joblib import register_ray
 
         register_ray()
-        ray.init(address=how.address, ignore_reinit_error=True)
+        ray.init(address=execution.address, ignore_reinit_error=True)
         with joblib.parallel_config(backend="ray"):
             yield {"n_jobs": -1}
-
-
-def _needed(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"this needs {error.name}: pip install 'scoreascent[{extra}]'", name=error.name
-        ) from None
 
 
 # -- progress --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _shown(store: RunFolder, cells: list[Cell], show: bool) -> Iterator[None]:
-    """A bar that looks into the folder once a second, whoever fills it."""
-    total, begun = sum(c.cost for c in cells), None
-    if not show or not cells:
+def _progress_bar(store: RunFolder, cells: list[Cell], visible: bool) -> Iterator[None]:
+    """Show a bar that looks into the folder once a second, whoever fills it."""
+    if not visible or not cells:
         yield
         return
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[cells]} cells"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=Console(stderr=True),
-    )
-    task = bar.add_task(store.manifest["experiment"], total=total, cells="")
+    bar = _Bar(store, cells)
     over = threading.Event()
 
-    def look() -> None:
-        nonlocal begun
-        shares = [store.share(c.name) for c in cells]
-        done = sum(share * c.cost for share, c in zip(shares, cells))
-        begun = done if begun is None else begun  # what an earlier command did takes no time
-        says = f"{sum(s == 1.0 for s in shares)}/{len(cells)}"
-        bar.update(task, completed=done - begun, total=max(total - begun, 1e-9), cells=says)
+    def follow() -> None:
+        while not over.wait(SECONDS_BETWEEN_UPDATES):
+            bar.update()
 
-    def watch() -> None:
-        while not over.wait(1.0):
-            look()
-
-    with bar:
-        look()
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
+    with bar.shown:
+        bar.update()
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
         try:
             yield
         finally:
             over.set()
-            watcher.join()
-            look()
+            follower.join()
+            bar.update()
+
+
+class _Bar:
+    """How much of the cells' work is done, by what the folder holds of them."""
+
+    def __init__(self, store: RunFolder, cells: list[Cell]) -> None:
+        self.shown = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[cells]} cells"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+        )
+        self._store, self._cells = store, cells
+        self._total = sum(cell.cost for cell in cells)
+        self._before: float | None = None  # what an earlier command did takes no time
+        self._task = self.shown.add_task(store.manifest["experiment"], total=self._total, cells="")
+
+    def update(self) -> None:
+        """Look into the folder once."""
+        shares = [self._store.share(cell.name) for cell in self._cells]
+        done = sum(share * cell.cost for share, cell in zip(shares, self._cells))
+        self._before = done if self._before is None else self._before
+        self.shown.update(
+            self._task,
+            completed=done - self._before,
+            total=max(self._total - self._before, 1e-9),
+            cells=f"{sum(share == 1.0 for share in shares)}/{len(shares)}",
+        )

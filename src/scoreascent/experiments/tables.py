@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scoreascent.experiments.figures import NAMES
+from scoreascent.experiments.methods import label_with_budget
 from scoreascent.experiments.statistics import bootstrap, indistinct
 
 FILES = {"table-bnn": "table_bnn.csv", "table-gp": "table_gp.csv"}
@@ -124,7 +124,7 @@ def markdown(summary: pd.DataFrame) -> str:
     """Data sets down, methods across: mean ± half width, and the published value in brackets."""
     methods = _columns(summary)
     lines = [
-        "| data set | " + " | ".join(_label(*method) for method in methods) + " |",
+        "| data set | " + " | ".join(label_with_budget(*method) for method in methods) + " |",
         "|---" * (len(methods) + 1) + "|",
     ]
     for name, row, centre in _lines(summary):
@@ -136,7 +136,7 @@ def markdown(summary: pd.DataFrame) -> str:
 def latex(summary: pd.DataFrame) -> str:
     """`markdown`'s table for LaTeX with the package booktabs."""
     methods = _columns(summary)
-    head = " & ".join(_label(*method).replace("N =", "$N$ =") for method in methods)
+    head = " & ".join(label_with_budget(*method).replace("N =", "$N$ =") for method in methods)
     lines = [
         r"\begin{tabular}{l" + "c" * len(methods) + "}",
         r"\toprule",
@@ -164,7 +164,7 @@ def markdown_gp(summary_published: pd.DataFrame, summary_correct: pd.DataFrame) 
                 "–" if part is None else _cell(part, method, centre, _bold_markdown, _number, False)
                 for part in (row, correct.get((name, centre)))
             ]
-            lines.append(f"| {name} | {_label(*method)} | {' | '.join(cells)} |")
+            lines.append(f"| {name} | {label_with_budget(*method)} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", _note(summary_correct, brackets=False), ""])
 
 
@@ -179,10 +179,6 @@ def _lines(summary: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
         yield dataset, row, "mean"
         if dataset in OUTLIERS and row["splits"].max() > 2:  # of two, the median is the mean
             yield f"{dataset} (median)", row, "median"
-
-
-def _label(method: str, n: int) -> str:
-    return f"{NAMES.get(method, method)}, N = {n}"
 
 
 def _note(summary: pd.DataFrame, brackets: bool = True) -> str:
@@ -202,7 +198,7 @@ def _splits(summary: pd.DataFrame) -> str:
     for (dataset, splits), part in summary.groupby(["dataset", "splits"], sort=False):
         if splits != usual:
             whole = len(part) == np.sum(summary["dataset"] == dataset)
-            methods = " and ".join(_label(*method) for method in _columns(part))
+            methods = " and ".join(label_with_budget(*method) for method in _columns(part))
             others.append(f"{dataset if whole else f'{dataset}, {methods}'}: {splits}")
     return f"{usual} splits" + (f" ({'; '.join(others)})" if others else "")
 

@@ -1,6 +1,5 @@
-from scoreascent.families.base import Family
+from scoreascent.families.base import Family, Gaussian, kl
 from scoreascent.families.defensive import Defensive
-from scoreascent.families.divergence import kl
 from scoreascent.families.fullrank import FullRank
 from scoreascent.families.lowrank import LowRank
 from scoreascent.families.meanfield import MeanField
@@ -11,6 +10,7 @@ __all__ = [
     "Family",
     "FullRank",
     "FullRankStudentT",
+    "Gaussian",
     "LowRank",
     "MeanField",
     "StudentT",

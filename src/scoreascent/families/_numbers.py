@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoreascent.target import canonical, canonical_dtype
+from scoreascent._arrays import canonical, canonical_dtype, default_dtype
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -39,7 +39,7 @@ def _finite(name: str, value: Any) -> Float[Array, ...]:
         # while jax traces, what was a constant may have become one of its own
         array = jnp.asarray(value, canonical_dtype(value)) if known(value) else value
         if jnp.issubdtype(array.dtype, jnp.integer):
-            array = array.astype(jnp.zeros(()).dtype)
+            array = array.astype(default_dtype())
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"{name} must be real and floating, got dtype {array.dtype}")
     if known(array) and not np.all(np.isfinite(np.asarray(array))):
@@ -48,7 +48,7 @@ def _finite(name: str, value: Any) -> Float[Array, ...]:
 
 
 def known(*arrays: Any) -> bool:
-    """Whether the numbers are there to be looked at, which they are not while jax traces."""
+    """Tell whether the numbers are there to be looked at, which they are not while jax traces."""
     return not any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 

@@ -1,55 +1,95 @@
-"""What a variational family must be able to do."""
+"""What a variational family must be able to do, and what it gets for free."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
+Q = TypeVar("Q", bound="Family")
 
-class Family(Protocol):
+
+class Family(ABC):
     """A distribution q(z; λ) on ℝᵈ that is a pytree, every leaf of it a piece of λ.
 
     So a gradient in q has the shape of q, and an optimiser of optax steps on q itself. All methods
-    but `match` are written for one point; callers `vmap`. Base noise may be longer than z.
+    but `match` and `pooled` are written for one point; callers `vmap`. Base noise may be longer
+    than z.
 
     A family may also have `match(z, weight, rate)`, for points z of shape (n, d) whose weights sum
     to one and a rate 0 < γ ≤ 1 that jax may trace: the member of the family to which a
     natural-gradient step of length γ on −Σ w log q(z) leads. Where q is an exponential family, that
     is moment matching, θ ← (1 − γ)θ + γ Σ w T(z) for its expectation parameters θ. It must let
     points of weight zero lie anywhere. Updates by moments need it; nothing else does.
+
+    `is_sparse` says that time and memory are linear in d because the covariance has few free
+    directions; the automatic fit then takes fewer chains and always adds gradient moves.
     """
 
+    is_sparse: ClassVar[bool] = False
+
     @property
+    @abstractmethod
     def dim(self) -> int:
         """The number of coordinates d."""
 
     @property
+    @abstractmethod
     def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
+        """The mean E_q z."""
 
     @property
+    @abstractmethod
     def sd(self) -> Float[Array, " d"]:
         """The standard deviation of every coordinate."""
 
+    @abstractmethod
     def noise(self, key: PRNGKeyArray) -> Float[Array, " m"]:
-        """One draw of the base distribution, which does not depend on λ."""
+        """Draw from the base distribution, which does not depend on λ."""
 
+    @abstractmethod
     def transport(self, noise: Float[Array, " m"]) -> Float[Array, " d"]:
-        """T_λ(ε): turns base noise into a draw of q, differentiably in λ."""
+        """Turn base noise ε into the draw T_λ(ε) of q, differentiably in λ."""
+
+    @abstractmethod
+    def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
+        """Return log q(z; λ)."""
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, ...]:
-        """Draws of q, with `sample_shape` in front."""
+        """Draw from q, with `sample_shape` in front."""
+        draw = lambda k: self.transport(self.noise(k))  # noqa: E731
+        keys = key if sample_shape == () else jax.random.split(key, sample_shape)
+        for _ in sample_shape:
+            draw = jax.vmap(draw)
+        return draw(keys)
 
-    def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q(z; λ)."""
+    def pooled(self: Q) -> Q:
+        """Return one member for several that are stacked along a first axis of every leaf.
+
+        It stands for the average of a run's late windows. The default averages λ itself; a family
+        that can should give the moments of the equal mixture of its members.
+        """
+        average = lambda x: jnp.asarray(x.mean(0, np.float64).astype(x.dtype))  # noqa: E731
+        return jax.tree.map(lambda x: average(np.asarray(x)), self)
+
+    def describe(self) -> str:
+        """Name the family, for a person."""
+        return type(self).__name__
 
 
-class Located:
-    """What families with a mean `loc` share; their base noise is normal unless they say else."""
+def can_match(q: Family) -> bool:
+    """Tell whether a family has the optional method `match`."""
+    return callable(getattr(q, "match", None))
+
+
+class Located(Family):
+    """The base of families with a mean `loc`; their base noise is normal unless they say else."""
 
     loc: Float[Array, " d"]
 
@@ -60,19 +100,57 @@ class Located:
 
     @property
     def mean(self) -> Float[Array, " d"]:
-        """E_q z."""
+        """The mean E_q z."""
         return self.loc
 
     def noise(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        """A standard normal vector."""
+        """Draw a standard normal vector."""
         return jax.random.normal(key, self.loc.shape, self.loc.dtype)
 
-    def sample(
-        self: Family, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
-    ) -> Float[Array, ...]:
-        """Draws of q, with `sample_shape` in front."""
-        draw = lambda k: self.transport(self.noise(k))  # noqa: E731
-        keys = key if sample_shape == () else jax.random.split(key, sample_shape)
-        for _ in sample_shape:
-            draw = jax.vmap(draw)
-        return draw(keys)
+
+class Gaussian(Located):
+    """The base of Gaussian families N(loc, Σ): what `kl` needs to know of Σ = B Bᵀ + diag(v)."""
+
+    @abstractmethod
+    def covariance_parts(self) -> tuple[Float[Array, "d k"] | None, Float[Array, " d"] | None]:
+        """Return B and v, either of which may be missing."""
+
+    @abstractmethod
+    def half_log_det(self) -> Float[Array, ""]:
+        """Return ½ log |Σ|."""
+
+    @abstractmethod
+    def precision_form(self, x: Float[Array, "d k"]) -> Float[Array, ""]:
+        """Return tr xᵀ Σ⁻¹ x."""
+
+    def precision_trace(self, variance: Float[Array, " d"]) -> Float[Array, ""]:
+        """Return tr Σ⁻¹ diag(v)."""
+        return self.precision_form(jnp.diag(jnp.sqrt(variance)))
+
+
+def kl(p: Any, q: Any) -> Float[Array, ""]:
+    """Return KL(p‖q) = E_p log p/q of two Gaussians: `MeanField`, `FullRank` or `LowRank`.
+
+    It is differentiable in both. Without a `FullRank`, nothing of shape (d, d) is made.
+
+    >>> from scoreascent import FullRank, MeanField
+    >>> p = MeanField.from_moments([1.0], [1.0])
+    >>> round(float(kl(p, FullRank.standard(1))), 5)
+    0.5
+    """
+    for name, family in {"p": p, "q": q}.items():
+        if not isinstance(family, Gaussian):
+            raise ValueError(
+                f"{name} must be a MeanField, a FullRank or a LowRank, got {family!r}: its KL has "
+                "no closed form; average p.log_prob(z) − q.log_prob(z) over draws z of p"
+            )
+    if p.dim != q.dim:
+        raise ValueError(f"p and q must have one dimension, got {p.dim} and {q.dim}")
+    columns, variance = p.covariance_parts()
+    trace = q.precision_form((p.mean - q.mean)[:, None])
+    if columns is not None:
+        trace += q.precision_form(columns)
+    if variance is not None:
+        trace += q.precision_trace(variance)
+    twice = trace - q.dim + 2 * (q.half_log_det() - p.half_log_det())
+    return jnp.maximum(0.5 * twice, 0)  # rounding must not make it negative at p = q

@@ -53,7 +53,7 @@ class Defensive(Config):
         return jnp.where(jax.random.bernoulli(key_which, self.alpha), q.sample(key_q), from_nu)
 
     def log_prob(self, q: Family, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q_def(z)."""
+        """Return log q_def(z)."""
         return jnp.logaddexp(
             jnp.log(self.alpha) + q.log_prob(z),
             jnp.log1p(-self.alpha) + jnp.sum(self._nu(q).log_prob(z)),

@@ -24,7 +24,7 @@ from scoreascent.families._numbers import (
     spread,
     vector,
 )
-from scoreascent.families.base import Located
+from scoreascent.families.base import Gaussian
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @pytree
 @dataclass(frozen=True)
-class FullRank(Located):
+class FullRank(Gaussian):
     """A Gaussian N(loc, L Lᵀ); L has the strict lower part of raw, and softplus of its diagonal.
 
     Nothing above the diagonal of `raw` counts: it is set to zero, and its gradient is zero. The
@@ -90,11 +90,11 @@ class FullRank(Located):
         return dot(self.tril, jnp.swapaxes(self.tril, -1, -2))
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
-        """Loc + L ε."""
+        """Return loc + L ε."""
         return self.loc + dot(self.tril, noise)
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q(z; λ)."""
+        """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         tril = self.tril
         noise = solve_triangular(tril, z - self.loc, lower=True)
@@ -121,8 +121,20 @@ class FullRank(Located):
         loc, raw = matched(self.loc, self.tril, x, weight, rate)
         return unchecked(self, loc=loc, raw=raw)
 
+    def covariance_parts(self) -> tuple[Float[Array, "d d"], None]:
+        """Return L, and no diagonal beside it."""
+        return self.tril, None
+
+    def half_log_det(self) -> Float[Array, ""]:
+        """Return ½ log |Σ|."""
+        return jnp.sum(jnp.log(jnp.diagonal(self.tril)))
+
+    def precision_form(self, x: Float[Array, "d k"]) -> Float[Array, ""]:
+        """Return tr xᵀ Σ⁻¹ x."""
+        return jnp.sum(solve_triangular(self.tril, x, lower=True) ** 2)
+
     def pooled(self) -> FullRank:
-        """Of several members, stacked along a first axis: the one with their mixture's moments.
+        """Return the member with the moments of the mixture of members stacked along a first axis.
 
         >>> q = FullRank.from_moments([1.0], [[1.0]]), FullRank.from_moments([-1.0], [[3.0]])
         >>> both = jax.tree.map(lambda *x: jnp.stack(x), *q).pooled()
@@ -141,7 +153,7 @@ class FullRank(Located):
 def whiten(
     loc: Float[Array, " d"], tril: Float[Array, "d d"], z: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """X = L⁻¹(z − loc), row by row."""
+    """Return x = L⁻¹(z − loc), row by row."""
     return solve_triangular(tril, (z - loc).T, lower=True).T
 
 

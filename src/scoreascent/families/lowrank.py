@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from scoreascent._structs import check_count, pytree, unchecked
 from scoreascent.families._numbers import (
@@ -23,18 +23,18 @@ from scoreascent.families._numbers import (
     spread,
     vector,
 )
-from scoreascent.families.base import Located
+from scoreascent.families.base import Gaussian
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-RANK = 10  # unless said otherwise, and never more than the dimension
-SHARE = 0.01  # of the variance that a fresh member gives to its factor
+DEFAULT_RANK = 10
+FACTOR_SHARE = 0.01  # the share of the variance that a fresh member gives to its factor
 
 
 @pytree
 @dataclass(frozen=True)
-class LowRank(Located):
+class LowRank(Gaussian):
     """A Gaussian N(loc, F Fᵀ + diag(s²)), F = factor of shape (d, r), s = softplus(omega).
 
     Time and memory are linear in d: only `cov` makes a matrix of shape (d, d). Its base noise has
@@ -47,6 +47,8 @@ class LowRank(Located):
     >>> q.sample(jax.random.key(0), (3,)).shape
     (3, 1000)
     """
+
+    is_sparse: ClassVar[bool] = True
 
     loc: Float[Array, " d"]
     factor: Float[Array, "d r"]
@@ -86,14 +88,14 @@ class LowRank(Located):
         dim = len(mean)
         if known(sd) and not np.all(np.asarray(sd) > 0):
             raise ValueError(f"sd must be positive everywhere, got {sd}")
-        rank = check_count("rank", min(RANK, dim) if rank is None else rank, 1)
+        rank = check_count("rank", min(DEFAULT_RANK, dim) if rank is None else rank, 1)
         if rank > dim:
             raise ValueError(
                 f"rank must be at most the dimension {dim}, got {rank}; "
                 "FullRank has no more parameters than that"
             )
         angle = np.outer(np.arange(dim) + 0.5, np.arange(rank)) * (math.pi / dim)
-        factor = sd[:, None] * jnp.asarray(math.sqrt(SHARE / rank) * np.cos(angle), sd.dtype)
+        factor = sd[:, None] * jnp.asarray(math.sqrt(FACTOR_SHARE / rank) * np.cos(angle), sd.dtype)
         rest = jnp.sqrt(sd**2 - jnp.sum(factor**2, -1))
         return cls(mean, factor, inverse_softplus(rest))
 
@@ -123,12 +125,12 @@ class LowRank(Located):
         return jax.random.normal(key, (self.dim + self.rank,), self.loc.dtype)
 
     def transport(self, noise: Float[Array, " d+r"]) -> Float[Array, " d"]:
-        """Loc + s ε + F ε′: the first d numbers of the noise, and the other r."""
+        """Return loc + s ε + F ε′; ε is the first d numbers of the noise, ε′ the other r."""
         own, common = noise[: self.dim], noise[self.dim :]
         return self.loc + self.own_sd * own + dot(self.factor, common)
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q(z; λ), by the Woodbury identity."""
+        """Return log q(z; λ), by the Woodbury identity."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         own = self.own_sd
         scaled, root = self.woodbury()
@@ -181,8 +183,31 @@ class LowRank(Located):
             omega=inverse_softplus(own * jnp.sqrt(1 - rate + rest)),
         )
 
+    def covariance_parts(self) -> tuple[Float[Array, "d r"], Float[Array, " d"]]:
+        """Return F and s²."""
+        return self.factor, self.own_sd**2
+
+    def half_log_det(self) -> Float[Array, ""]:
+        """Return ½ log |Σ|."""
+        root = self.woodbury()[1]
+        return jnp.sum(jnp.log(self.own_sd)) + jnp.sum(jnp.log(jnp.diagonal(root)))
+
+    def precision_form(self, x: Float[Array, "d k"]) -> Float[Array, ""]:
+        """Return tr xᵀ Σ⁻¹ x."""
+        return square(*self.woodbury(), x / self.own_sd[:, None])
+
+    def precision_trace(self, variance: Float[Array, " d"]) -> Float[Array, ""]:
+        """Return tr Σ⁻¹ diag(v)."""
+        scaled, root = self.woodbury()
+        explained = jnp.sum(solve_triangular(root, scaled.T, lower=True) ** 2, 0)
+        return jnp.sum(variance / self.own_sd**2 * (1 - explained))
+
+    def describe(self) -> str:
+        """Name the family and its rank."""
+        return f"LowRank of rank {self.rank}"
+
     def pooled(self) -> LowRank:
-        """Of several members, stacked along a first axis: means and sds of their equal mixture.
+        """Return the member with means and sds of the mixture of members stacked along an axis.
 
         The factor is their average, and what that leaves of the variances goes to the diagonal.
 
@@ -208,7 +233,7 @@ class LowRank(Located):
 def square(
     scaled: Float[Array, "d r"], root: Float[Array, "r r"], x: Float[Array, ...]
 ) -> Float[Array, ""]:
-    """Tr xᵀ(I + GGᵀ)⁻¹x.
+    """Return tr xᵀ(I + GGᵀ)⁻¹x.
 
     Written as min_b ‖x − Gb‖² + ‖b‖², where errors of b count in second order only: the usual
     ‖x‖² − ‖…‖² cancels where the factor explains nearly all of x.
@@ -220,7 +245,7 @@ def square(
 def _leading(
     columns: Float[Array, "d k"], rank: int, rate: Float[Array, ""]
 ) -> Float[Array, "d r"]:
-    """The G for which I + GGᵀ is nearest in KL to M Mᵀ + (1 − γ)I.
+    """Return the G for which I + GGᵀ is nearest in KL to M Mᵀ + (1 − γ)I.
 
     That is the leading directions of M Mᵀ with their eigenvalues λ lowered by γ; they come from
     the smaller of the two Gram matrices.
@@ -237,7 +262,7 @@ def _leading(
 
 
 def _nearest(new: Float[Array, "d r"], old: Float[Array, "d r"]) -> Float[Array, "d r"]:
-    """`new` with its columns rotated to be as near as can be to `old`; new newᵀ stays as it is.
+    """Return `new` with its columns rotated to be as near as can be to `old`; new newᵀ stays.
 
     So the factor moves continuously, and averages of it along a run mean something.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from scoreascent._structs import check_count, pytree, unchecked
 from scoreascent.families._numbers import inverse_softplus, known, masked, vector
-from scoreascent.families.base import Located
+from scoreascent.families.base import Gaussian
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytree
 @dataclass(frozen=True)
-class MeanField(Located):
+class MeanField(Gaussian):
     """Independent Gaussians: z_i ~ N(loc_i, σ_i²) with σ = softplus(omega).
 
     Its inclusive-KL optimum has the posterior's own means and marginal standard deviations,
@@ -75,11 +75,11 @@ class MeanField(Located):
         return jnp.diag(self.sd**2)
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
-        """Loc + σ ε."""
+        """Return loc + σ ε."""
         return self.loc + self.sd * noise
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q(z; λ)."""
+        """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         noise = (z - self.loc) * (1 / self.sd)
         log_scale = jnp.sum(jnp.log(self.sd)) + 0.5 * self.dim * math.log(2 * math.pi)
@@ -101,6 +101,22 @@ class MeanField(Located):
         x = (masked(z, weight, self.loc) - self.loc) / self.sd
         loc, omega = matched(self.loc, self.sd, x, weight[:, None], rate)
         return unchecked(self, loc=loc, omega=omega)
+
+    def covariance_parts(self) -> tuple[None, Float[Array, " d"]]:
+        """Return no columns, and the variances."""
+        return None, self.sd**2
+
+    def half_log_det(self) -> Float[Array, ""]:
+        """Return ½ log |Σ|."""
+        return jnp.sum(jnp.log(self.sd))
+
+    def precision_form(self, x: Float[Array, "d k"]) -> Float[Array, ""]:
+        """Return tr xᵀ Σ⁻¹ x."""
+        return jnp.sum((x / self.sd[:, None]) ** 2)
+
+    def precision_trace(self, variance: Float[Array, " d"]) -> Float[Array, ""]:
+        """Return tr Σ⁻¹ diag(v)."""
+        return jnp.sum(variance / self.sd**2)
 
 
 def matched(

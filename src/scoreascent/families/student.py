@@ -29,7 +29,7 @@ from scoreascent.families.fullrank import cholesky, lower, raw_of, tril_of, whit
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-DF = 5.0
+DEFAULT_DF = 5.0
 
 
 @pytree(static=("df",))
@@ -47,7 +47,7 @@ class StudentT(Located):
 
     loc: Float[Array, " d"]
     omega: Float[Array, " d"]
-    df: float = DF
+    df: float = DEFAULT_DF
 
     def __post_init__(self) -> None:
         loc, omega = vector("loc", self.loc), vector("omega", self.omega)
@@ -56,7 +56,9 @@ class StudentT(Located):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def standard(cls, dim: int, scale: float = 1.0, dtype: Any = None, df: float = DF) -> StudentT:
+    def standard(
+        cls, dim: int, scale: float = 1.0, dtype: Any = None, df: float = DEFAULT_DF
+    ) -> StudentT:
         """Means 0 and standard deviations `scale` on ℝᵈ.
 
         >>> [round(float(s), 5) for s in StudentT.standard(2).sd]
@@ -68,7 +70,7 @@ class StudentT(Located):
         return cls.from_moments(0 * ones, scale * ones, df)
 
     @classmethod
-    def from_moments(cls, mean: Any, sd: Any, df: float = DF) -> StudentT:
+    def from_moments(cls, mean: Any, sd: Any, df: float = DEFAULT_DF) -> StudentT:
         """The member with these means and standard deviations."""
         mean, sd = vector("mean", mean), vector("sd", sd)
         if known(sd) and not np.all(np.asarray(sd) > 0):
@@ -99,11 +101,11 @@ class StudentT(Located):
         return radius * jnp.cos(2 * math.pi * v)
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
-        """Loc + s ε."""
+        """Return loc + s ε."""
         return self.loc + self.scale * noise
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q(z; λ)."""
+        """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         noise = (z - self.loc) * (1 / self.scale)
         log_scale = jnp.sum(jnp.log(self.scale)) + self.dim * _log_norm(self.df, 1)
@@ -142,7 +144,7 @@ class FullRankStudentT(Located):
 
     loc: Float[Array, " d"]
     raw: Float[Array, "d d"]
-    df: float = DF
+    df: float = DEFAULT_DF
 
     def __post_init__(self) -> None:
         loc, raw = vector("loc", self.loc), matrix("raw", self.raw)
@@ -152,7 +154,7 @@ class FullRankStudentT(Located):
 
     @classmethod
     def standard(
-        cls, dim: int, scale: float = 1.0, dtype: Any = None, df: float = DF
+        cls, dim: int, scale: float = 1.0, dtype: Any = None, df: float = DEFAULT_DF
     ) -> FullRankStudentT:
         """Mean 0 and covariance scale² I on ℝᵈ.
 
@@ -165,7 +167,7 @@ class FullRankStudentT(Located):
         return cls(0 * diagonal, jnp.diag(diagonal), df)
 
     @classmethod
-    def from_moments(cls, mean: Any, cov: Any, df: float = DF) -> FullRankStudentT:
+    def from_moments(cls, mean: Any, cov: Any, df: float = DEFAULT_DF) -> FullRankStudentT:
         """The member with this mean and this covariance matrix."""
         mean, tril = vector("mean", mean), cholesky(cov)
         check_fit({"cov": 2 * mean.shape}, mean=mean, cov=tril)
@@ -194,11 +196,11 @@ class FullRankStudentT(Located):
         return normal * jax.lax.rsqrt(precision / (0.5 * self.df))
 
     def transport(self, noise: Float[Array, " d"]) -> Float[Array, " d"]:
-        """Loc + L ε."""
+        """Return loc + L ε."""
         return self.loc + dot(self.tril, noise)
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log q(z; λ)."""
+        """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         tril = self.tril
         noise = solve_triangular(tril, z - self.loc, lower=True)
@@ -235,7 +237,7 @@ def _check_df(df: Any) -> float:
 
 
 def _stretch(df: Any) -> float:
-    """What a scale has to be multiplied with to be a standard deviation."""
+    """Return what a scale has to be multiplied with to be a standard deviation."""
     df = _check_df(df)
     return math.sqrt(df / (df - 2))
 

@@ -1,17 +1,21 @@
 from scoreascent.kernels.base import (
     Adaptive,
+    Count,
     Info,
     Kernel,
     Metropolis,
     Particles,
+    Places,
     Point,
     Proposal,
+    evaluate,
+    metropolis_probability,
 )
 from scoreascent.kernels.cis import CIS
-from scoreascent.kernels.combinators import Moves, Parallel, Select, Sequential
 from scoreascent.kernels.compose import Adapted, Cycle
 from scoreascent.kernels.hmc import HMC, MALA
 from scoreascent.kernels.imh import IMH
+from scoreascent.kernels.moves import Moves, Parallel, Select, Sequential
 
 __all__ = [
     "CIS",
@@ -20,6 +24,7 @@ __all__ = [
     "MALA",
     "Adapted",
     "Adaptive",
+    "Count",
     "Cycle",
     "Info",
     "Kernel",
@@ -27,8 +32,11 @@ __all__ = [
     "Moves",
     "Parallel",
     "Particles",
+    "Places",
     "Point",
     "Proposal",
     "Select",
     "Sequential",
+    "evaluate",
+    "metropolis_probability",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from scoreascent._arrays import impossible, select
 from scoreascent._random import materialise
 from scoreascent.families import Defensive, Family
 from scoreascent.target import Target
@@ -45,17 +46,83 @@ class Info(NamedTuple):
     invalid: Int[Array, "*batch"]  # evaluations of log p that gave NaN or +∞
 
 
-class Kernel(Protocol):
-    """A Markov kernel that leaves π invariant, and may use q to do so."""
+class Count(NamedTuple):
+    """How often the target was evaluated: its density alone, and with its gradient."""
 
+    densities: int
+    gradients: int
+
+    def times(self, n: int) -> Count:
+        """Return the count of n such runs."""
+        return Count(n * self.densities, n * self.gradients)
+
+    def plus(self, other: tuple[int, int]) -> Count:
+        """Return the sum of two counts."""
+        return Count(self.densities + other[0], self.gradients + other[1])
+
+
+class Kernel(ABC):
+    """A Markov kernel that leaves π invariant, and may use q to do so.
+
+    A kernel must have `step`. The other methods have defaults that suit a kernel which learns
+    nothing and evaluates one density a step; the loop, the automatic fit and the verdict ask them
+    instead of asking what kind of kernel it is.
+    """
+
+    @abstractmethod
     def step(
         self, key: PRNGKeyArray, target: Target, q: Family, point: Point
     ) -> tuple[Point, Info]:
         """Move one chain by one transition."""
 
+    def chain(
+        self, keys: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
+    ) -> tuple[Point, Info, Any]:
+        """Move one chain by a transition for each key, and return all its states in order.
 
-class Adaptive(ABC):
-    """Base of kernels that learn while they run. What they learn is `Particles.tuning`.
+        A kernel whose proposals do not depend on the chain may evaluate them all in one batch.
+        """
+
+        def transition(point: Point, key: Array) -> tuple[Point, tuple[Point, Info, Any]]:
+            point, info, seen = self.tuned_step(key, target, q, point, tuning)
+            return point, (point, info, seen)
+
+        return jax.lax.scan(transition, point, keys)[1]  # type: ignore[no-any-return]
+
+    # -- kernels that learn --------------------------------------------------------------------
+
+    def first_tuning(self, q: Family) -> Any:
+        """Return what the kernel knows before the first step; most know nothing."""
+        return None
+
+    def tuned_step(
+        self, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
+    ) -> tuple[Point, Info, Any]:
+        """Move one chain; the last value is what `retune` wants to know of the step."""
+        return (*self.step(key, target, q, point), None)
+
+    def retune(self, tuning: Any, seen: Any, points: Point) -> Any:
+        """Return the next tuning, from the chains' average of what was seen and where they are."""
+        return tuning
+
+    # -- what the automatic fit and the verdict ask --------------------------------------------
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether all moves are independent draws of q: then chains reach no further than q."""
+        return False
+
+    def reach(self, tuning: Any) -> float:
+        """Return how long moves are, as a share of the length that was asked for."""
+        return 1.0
+
+    def evaluations(self, tuning: Any, steps: int) -> Count:
+        """Return what `steps` transitions of one chain cost, given the tuning at their end."""
+        return Count(steps, 0)
+
+
+class Adaptive(Kernel):
+    """The base of kernels that learn while they run. What they learn is `Particles.tuning`.
 
     A step uses the tuning of before; afterwards `retune` looks at where all chains went. What it
     changes must vanish as the run goes on, or the limit is not π.
@@ -63,7 +130,7 @@ class Adaptive(ABC):
 
     @abstractmethod
     def first_tuning(self, q: Family) -> Any:
-        """What the kernel knows before the first step."""
+        """Return what the kernel knows before the first step."""
 
     @abstractmethod
     def tuned_step(
@@ -73,7 +140,7 @@ class Adaptive(ABC):
 
     @abstractmethod
     def retune(self, tuning: Any, seen: Any, points: Point) -> Any:
-        """The next tuning, from the average over chains of what was seen and where they are."""
+        """Return the next tuning, from the chains' average of what was seen and where they are."""
 
     def step(
         self, key: PRNGKeyArray, target: Target, q: Family, point: Point
@@ -90,8 +157,8 @@ class Proposal(NamedTuple):
     invalid: Int[Array, ""]
 
 
-class Metropolis(ABC):
-    """Base of kernels that propose, then accept or reject.
+class Metropolis(Kernel):
+    """The base of kernels that propose, then accept or reject.
 
     Only these can be Rao–Blackwellised (`Parallel(kernel, n, rao_blackwell=True)`), since that
     needs the proposal and its acceptance probability, not just the outcome.
@@ -112,33 +179,33 @@ class Metropolis(ABC):
 
 
 def accept(key: PRNGKeyArray, probability: Float[Array, ""], proposed: T, current: T) -> T:
-    """`proposed` with the given probability, else `current`."""
+    """Return `proposed` with the given probability, else `current`."""
     yes = jax.random.uniform(key, dtype=probability.dtype) < probability
-    return cast(T, jax.tree.map(lambda new, old: jnp.where(yes, new, old), proposed, current))
+    return select(yes, proposed, current)
 
 
 def metropolis_probability(log_ratio: Float[Array, ""]) -> Float[Array, ""]:
-    """min(1, e^log_ratio), and 0 where the ratio is undefined (both densities are zero)."""
+    """Return min(1, e^log_ratio), and 0 where the ratio is undefined (both densities are zero)."""
     return jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
 
 
 def evaluate(target: Target, z: Float[Array, " d"]) -> tuple[Point, Int[Array, ""]]:
-    """The point at `z`, and 1 if its log density was NaN or +∞.
+    """Return the point at `z`, and 1 if its log density was NaN or +∞.
 
     Such a value becomes −∞: no kernel then accepts it, and no chain is stuck on it.
     """
     log_p = target.log_prob(z)
-    invalid = jnp.isnan(log_p) | (log_p == jnp.inf)
+    invalid = impossible(log_p)
     return Point(z, jnp.where(invalid, -jnp.inf, log_p)), invalid.astype(jnp.int32)
 
 
 def draw(key: PRNGKeyArray, q: Family, defensive: Defensive | None) -> Float[Array, " d"]:
-    """A draw of the proposal distribution, q or its defensive mixture."""
+    """Draw from the proposal distribution, q or its defensive mixture."""
     return materialise(q.sample(key) if defensive is None else defensive.sample(key, q))
 
 
 def log_weight(q: Family, point: Point, defensive: Defensive | None) -> Float[Array, ""]:
-    """Log w = log p(z, x) − log q_def(z; λ), at today's λ."""
+    """Return log w = log p(z, x) − log q_def(z; λ), at today's λ."""
     log_q = q.log_prob(point.z) if defensive is None else defensive.log_prob(q, point.z)
     return point.log_p - log_q
 
@@ -146,23 +213,36 @@ def log_weight(q: Family, point: Point, defensive: Defensive | None) -> Float[Ar
 MAX_REDRAWS = 100
 
 
-def initial_points(key: PRNGKeyArray, target: Target, q: Family, n: int) -> Point:
-    """N draws of q at which the target's density is positive.
+class Places(NamedTuple):
+    """Points that chains may begin at, and their log densities if those are known and finite."""
+
+    z: Float[Array, "m d"]
+    log_p: Float[Array, " m"] | None = None
+
+
+def initial_points(
+    key: PRNGKeyArray, target: Target, q: Family, n: int, places: Places | None = None
+) -> Point:
+    """Return n draws of q, or of `places` if there are any, where the target's density is positive.
 
     Draws where log p is −∞ or NaN are replaced by fresh ones, up to `MAX_REDRAWS` times; chains
     that found none by then start at those that did. If no draw at all was finite, the points keep
-    log p = −∞, which `fit` reports as an error. A source that knows the log densities of its
-    points, all of them finite, is not asked twice.
+    log p = −∞, which `fit` reports as an error. Places whose log densities are known are not
+    evaluated again.
     """
-    known = getattr(q, "log_p", None)
-    if known is not None:
-        at = jax.random.randint(key, (n,), 0, known.shape[0])
-        return Point(q.z[at], known[at])  # type: ignore[attr-defined]
+    if places is not None and places.log_p is not None:
+        at = jax.random.randint(key, (n,), 0, places.log_p.shape[0])
+        return Point(places.z[at], places.log_p[at])
+
+    def draw_one(k: PRNGKeyArray) -> Float[Array, " d"]:
+        if places is None:
+            return q.sample(k)
+        return places.z[jax.random.randint(k, (), 0, places.z.shape[0])]
 
     def redraw(carry: tuple[Array, Point]) -> tuple[Array, Point]:
         tries, points = carry
         keys = jax.random.split(jax.random.fold_in(key, tries), n)
-        fresh, _ = jax.vmap(lambda k: evaluate(target, q.sample(k)))(keys)
+        fresh, _ = jax.vmap(lambda k: evaluate(target, draw_one(k)))(keys)
         good = jnp.isfinite(points.log_p)
         z = jnp.where(good[:, None], points.z, fresh.z)
         return tries + 1, Point(z, jnp.where(good, points.log_p, fresh.log_p))
@@ -171,7 +251,7 @@ def initial_points(key: PRNGKeyArray, target: Target, q: Family, n: int) -> Poin
         tries, points = carry
         return (tries < MAX_REDRAWS) & ~jnp.all(jnp.isfinite(points.log_p))
 
-    shape = jax.eval_shape(jax.vmap(lambda k: evaluate(target, q.sample(k))[0]),
+    shape = jax.eval_shape(jax.vmap(lambda k: evaluate(target, draw_one(k))[0]),
                            jax.random.split(key, n))  # fmt: skip
     nowhere = Point(jnp.zeros(shape.z.shape, shape.z.dtype),
                     jnp.full(shape.log_p.shape, -jnp.inf, shape.log_p.dtype))  # fmt: skip

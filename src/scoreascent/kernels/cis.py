@@ -11,14 +11,17 @@ import jax.numpy as jnp
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Defensive, Family
 from scoreascent.kernels.base import (
+    Count,
     Info,
     Particles,
+    Places,
     Point,
     draw,
     evaluate,
     initial_points,
     log_weight,
 )
+from scoreascent.kernels.moves import Moves, pick
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class CIS(Config):
+class CIS(Config, Moves):
     """N weighted points: the retained one and N − 1 fresh draws of q_def.
 
     N counts the retained point, as in the paper's cost table and theorems; its pseudocode draws N
@@ -49,9 +52,11 @@ class CIS(Config):
         if not isinstance(self.defensive, Defensive | None):
             raise ValueError(f"defensive must be a Defensive or None, got {self.defensive!r}")
 
-    def init(self, key: PRNGKeyArray, target: Target, q: Family) -> Particles:
-        """One draw of q with weight one; the other places are filled by copies of weight zero."""
-        point = initial_points(key, target, q, 1)
+    def init(
+        self, key: PRNGKeyArray, target: Target, q: Family, places: Places | None = None
+    ) -> Particles:
+        """Return one draw with weight one, and copies of weight zero in the other places."""
+        point = initial_points(key, target, q, 1, places)
         z, log_p = (jnp.repeat(x, self.n, axis=0) for x in point)
         return Particles(z, log_p, jnp.zeros(self.n, z.dtype).at[0].set(1))
 
@@ -70,9 +75,13 @@ class CIS(Config):
         weight = normalise(log_w).astype(eta.weight.dtype)
         return Particles(*points, weight), Info(1 - weight[0], jnp.sum(invalid, dtype=jnp.int32))
 
+    def evaluations(self, eta: Particles, steps: int) -> Count:
+        """Return what `steps` steps cost: the retained point is not evaluated again."""
+        return Count(steps * (self.n - 1), 0)
+
 
 def normalise(log_w: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Self-normalised weights; where every weight is zero, all of it goes to the first point.
+    """Return self-normalised weights; where every weight is zero, the first point has it all.
 
     The first point is the retained one, so a step in which every density is zero stays put. A
     weight of +∞ (q has no mass at a point where p has some) takes all of the weight.
@@ -82,12 +91,3 @@ def normalise(log_w: Float[Array, " n"]) -> Float[Array, " n"]:
     w = jnp.where(jnp.isinf(top), (log_w == top).astype(log_w.dtype), jnp.exp(log_w - top))
     stay = jnp.zeros_like(w).at[0].set(1)
     return jnp.where(top == -jnp.inf, stay, w / jnp.sum(w))
-
-
-def pick(key: PRNGKeyArray, particles: Particles) -> Point:
-    """One of the particles, drawn by weight. A lone particle is taken without a draw."""
-    if particles.weight.shape[0] == 1:
-        index: Array | int = 0
-    else:
-        index = jax.random.categorical(key, jnp.log(particles.weight))
-    return Point(particles.z[index], particles.log_p[index])

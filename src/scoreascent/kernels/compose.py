@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from scoreascent._arrays import all_finite, select
 from scoreascent._structs import Config, check_count
-from scoreascent.families import Family, FullRank
-from scoreascent.kernels.base import Adaptive, Info, Kernel, Point
-from scoreascent.kernels.combinators import check_kernel, first_tuning, retune, step
+from scoreascent.families import Family, FullRank, LowRank
+from scoreascent.kernels.base import Adaptive, Count, Info, Kernel, Point
+from scoreascent.kernels.moves import check_kernel
 from scoreascent.schedules import DECAY, Decay
 from scoreascent.target import Target
 
@@ -44,25 +45,46 @@ class Cycle(Config, Adaptive):
         return f"Cycle({', '.join(map(repr, self.kernels))})"
 
     def first_tuning(self, q: Family) -> tuple[Any, ...]:
-        """Of every kernel its own."""
-        return tuple(first_tuning(kernel, q) for kernel in self.kernels)
+        """Return what every kernel knows."""
+        return tuple(kernel.first_tuning(q) for kernel in self.kernels)
 
     def tuned_step(
         self, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
     ) -> tuple[Point, Info, Any]:
-        """All of them; the chain is said to move if any of them moves it."""
+        """Make a transition of each; the chain is said to move if any of them moves it."""
         all_seen, stays, invalid = [], jnp.ones((), point.log_p.dtype), jnp.int32(0)
         keys = jax.random.split(key, len(self.kernels))
         for kernel, own, k in zip(self.kernels, tuning, keys):
-            point, info, seen = step(kernel, k, target, q, point, own)
+            point, info, seen = kernel.tuned_step(k, target, q, point, own)
             stays = stays * (1 - info.acceptance.astype(stays.dtype))
             invalid = invalid + info.invalid
             all_seen.append(seen)
         return point, Info(1 - stays, invalid), tuple(all_seen)
 
     def retune(self, tuning: Any, seen: Any, points: Point) -> tuple[Any, ...]:
-        """Each by what it saw."""
-        return tuple(retune(k, t, s, points) for k, t, s in zip(self.kernels, tuning, seen))
+        """Retune each kernel by what it saw."""
+        return tuple(k.retune(t, s, points) for k, t, s in zip(self.kernels, tuning, seen))
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether all moves of all kernels are independent draws of q."""
+        return all(kernel.is_independent for kernel in self.kernels)
+
+    def reach(self, tuning: Any) -> float:
+        """Return the share of the kernel whose moves fall shortest."""
+        return min(k.reach(t) for k, t in self._with(tuning))
+
+    def evaluations(self, tuning: Any, steps: int) -> Count:
+        """Return the sum over the kernels."""
+        total = Count(0, 0)
+        for kernel, own in self._with(tuning):
+            total = total.plus(kernel.evaluations(own, steps))
+        return total
+
+    def _with(self, tuning: Any) -> list[tuple[Kernel, Any]]:
+        """Return every kernel with its own tuning."""
+        own = (None,) * len(self.kernels) if tuning is None else tuning
+        return list(zip(self.kernels, own))
 
 
 class Learnt(NamedTuple):
@@ -103,21 +125,19 @@ class Adapted(Config, Adaptive):
             )
 
     def first_tuning(self, q: Family) -> Learnt:
-        """The Gaussian with q's means and standard deviations."""
+        """Return the Gaussian with q's means and standard deviations."""
         proposal: Family
         if self.rank is None:
             proposal = FullRank.from_moments(q.mean, jnp.diag(q.sd**2))
         else:
-            from scoreascent.families import LowRank
-
             proposal = LowRank.from_moments(q.mean, q.sd, min(self.rank, q.dim))
-        return Learnt(proposal, jnp.int32(0), first_tuning(self.kernel, proposal))
+        return Learnt(proposal, jnp.int32(0), self.kernel.first_tuning(proposal))
 
     def tuned_step(
         self, key: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Learnt
     ) -> tuple[Point, Info, Any]:
-        """One transition of the kernel at the learnt proposal."""
-        return step(self.kernel, key, target, tuning.proposal, point, tuning.tuning)
+        """Make one transition of the kernel at the learnt proposal."""
+        return self.kernel.tuned_step(key, target, tuning.proposal, point, tuning.tuning)
 
     def retune(self, tuning: Learnt, seen: Any, points: Point) -> Learnt:
         """Move the proposal towards where the chains are."""
@@ -125,9 +145,19 @@ class Adapted(Config, Adaptive):
         weight = jnp.full(n, 1 / n, points.z.dtype)
         match = tuning.proposal.match  # type: ignore[attr-defined]
         proposal = match(points.z, weight, self.rate(tuning.taken))
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(proposal)]))
-        proposal = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), proposal, tuning.proposal
-        )
-        inner = retune(self.kernel, tuning.tuning, seen, points)
+        proposal = select(all_finite(proposal), proposal, tuning.proposal)
+        inner = self.kernel.retune(tuning.tuning, seen, points)
         return Learnt(proposal, tuning.taken + 1, inner)
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether all moves are independent draws of the learnt proposal."""
+        return self.kernel.is_independent
+
+    def reach(self, tuning: Learnt | None) -> float:
+        """Return how long the kernel's moves are, as a share of the length asked for."""
+        return self.kernel.reach(None if tuning is None else tuning.tuning)
+
+    def evaluations(self, tuning: Learnt | None, steps: int) -> Count:
+        """Return what the kernel's transitions cost."""
+        return self.kernel.evaluations(None if tuning is None else tuning.tuning, steps)

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from scoreascent._arrays import impossible
 from scoreascent._random import materialise
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
 from scoreascent.kernels.base import (
     Adaptive,
+    Count,
     Info,
     Point,
     accept,
@@ -23,10 +26,11 @@ from scoreascent.target import Target
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-JITTER = 0.4  # a step is between 1 − JITTER and 1 times the step size, else orbits may close
-# Of the trajectories so many have steps that are shorter still, by up to a factor SHORTEST: where
-# the density is narrower than elsewhere, a chain could otherwise not move at all.
-SHORT, SHORTEST = 0.1, 1 / 32
+# A step is between 1 − JITTER and 1 times the step size; orbits could close if it were always one.
+JITTER = 0.4
+# One trajectory in ten has steps that are shorter still, by a factor of up to 32: where the density
+# is narrower than elsewhere, a chain could otherwise not move at all.
+SHORT_STEPS_SHARE, SHORTEST_STEP = 0.1, 1 / 32
 
 
 class StepSize(NamedTuple):
@@ -86,13 +90,13 @@ class HMC(Config, Adaptive):
             )
 
     def first_tuning(self, q: Family) -> StepSize | None:
-        """A step of d^(−1/4), the rate at which it must shrink with dimension."""
+        """Return a step of d^(−1/4), the rate at which it must shrink with dimension."""
         if self.step_size is not None:
             return None
         return StepSize(jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / -4, jnp.int32(0), jnp.int32(0))
 
     def retune(self, tuning: StepSize | None, seen: Any, points: Point) -> StepSize | None:
-        """A longer step if more was accepted than asked for, a shorter one if less."""
+        """Return a longer step if more was accepted than asked for, a shorter one if less."""
         if tuning is None:
             return None
         rate = (tuning.taken + 1).astype(tuning.log.dtype) ** -0.6
@@ -100,8 +104,20 @@ class HMC(Config, Adaptive):
         gradients = tuning.gradients + self._leaps(jnp.exp(tuning.log)) + 1
         return StepSize(log, tuning.taken + 1, gradients)
 
+    def reach(self, tuning: StepSize | None) -> float:
+        """Return the length of a trajectory of `max_steps` steps, as a share of `length`."""
+        if tuning is None:
+            return 1.0
+        return min(1.0, float(np.exp(np.asarray(tuning.log))) * self.max_steps / self.length)
+
+    def evaluations(self, tuning: StepSize | None, steps: int) -> Count:
+        """Return the gradients that were counted; with a step size of its own, those it implies."""
+        if tuning is None:
+            return Count(0, steps * (int(self._leaps(jnp.asarray(self.step_size))) + 1))
+        return Count(0, int(tuning.gradients))
+
     def _leaps(self, size: Float[Array, ""]) -> Int[Array, ""]:
-        """Leapfrog steps of a trajectory, the same for all chains."""
+        """Return the leapfrog steps of a trajectory, the same for all chains."""
         return jnp.clip(jnp.ceil(self.length / size), 1, self.max_steps).astype(jnp.int32)
 
     def tuned_step(
@@ -112,7 +128,7 @@ class HMC(Config, Adaptive):
         point: Point,
         tuning: StepSize | None,
     ) -> tuple[Point, Info, Any]:
-        """One trajectory, accepted or not."""
+        """Follow one trajectory, and accept its end or not."""
         dtype = point.z.dtype
         size = self._size(q, tuning).astype(dtype)
         count = self._leaps(size)
@@ -128,7 +144,7 @@ class HMC(Config, Adaptive):
         return moved, Info(probability, end.invalid), probability
 
     def _size(self, q: Family, tuning: StepSize | None) -> Float[Array, ""]:
-        """The step size of today, before jitter."""
+        """Return the step size of today, before jitter."""
         if self.step_size is not None:
             return jnp.asarray(self.step_size, q.mean.dtype)
         learnt = self.first_tuning(q) if tuning is None else tuning
@@ -136,7 +152,7 @@ class HMC(Config, Adaptive):
         return jnp.exp(learnt.log)
 
     def _maps(self, q: Family) -> tuple[Any, Any]:
-        """L and Lᵀ of q's affine map, as functions."""
+        """Return L and Lᵀ of q's affine map, as functions."""
         base = jax.eval_shape(q.noise, jax.random.key(0))
         origin = jnp.zeros(base.shape, base.dtype)
         centre, forwards = jax.linearize(jax.lax.stop_gradient(q).transport, origin)
@@ -152,7 +168,7 @@ class HMC(Config, Adaptive):
         size: Float[Array, ""],
         count: Int[Array, ""],
     ) -> Flight:
-        """Leapfrog steps: half a kick, then drift and whole kicks, of which the last is halved.
+        """Make leapfrog steps: half a kick, then drift and whole kicks, the last one halved.
 
         The gradient stands once in the program, for the compiler's sake: turn 0 does not drift.
         """
@@ -162,7 +178,7 @@ class HMC(Config, Adaptive):
             z, p, _, invalid = carry
             z = jnp.where(i == 0, z, z + size * forwards(p))
             log_p, gradient = jax.value_and_grad(target.log_prob)(z)
-            bad = (jnp.isnan(log_p) | (log_p == jnp.inf)) & (i > 0)
+            bad = impossible(log_p) & (i > 0)
             # where the trajectory itself ran away, the density was not asked at a point of ℝᵈ
             invalid = invalid + (bad & jnp.all(jnp.isfinite(z)))
             kick = jnp.where((i == 0) | (i == count), 0.5 * size, size)
@@ -171,7 +187,7 @@ class HMC(Config, Adaptive):
         log_p = jnp.zeros((), jax.eval_shape(target.log_prob, z).dtype)
         start = (z, momentum, log_p, jnp.int32(0))
         z, p, log_p, invalid = jax.lax.fori_loop(0, count + 1, leap, start)
-        log_p = jnp.where(jnp.isnan(log_p) | (log_p == jnp.inf), -jnp.inf, log_p)
+        log_p = jnp.where(impossible(log_p), -jnp.inf, log_p)
         return Flight(z, p, log_p, invalid)
 
     def _kinetic(self, p: Float[Array, " k"]) -> Float[Array, ""]:
@@ -194,14 +210,18 @@ class MALA(HMC):
         if self.max_steps != 1:
             raise ValueError(f"MALA takes one step, got max_steps={self.max_steps}; use HMC")
 
+    def reach(self, tuning: StepSize | None) -> float:
+        """Return 1: one step has no length that was asked for."""
+        return 1.0
+
 
 def _jitter(key: PRNGKeyArray, dtype: Any) -> Float[Array, ""]:
-    """What a step is multiplied with, of a law that does not look at the chain."""
+    """Draw what a step is multiplied with, by a law that does not look at the chain."""
     u, v = jax.random.uniform(key, (2,), dtype)
-    return jnp.where(u < SHORT, SHORTEST**v, 1 - JITTER * v)
+    return jnp.where(u < SHORT_STEPS_SHARE, SHORTEST_STEP**v, 1 - JITTER * v)
 
 
 def _base_normal(key: PRNGKeyArray, q: Family) -> Float[Array, " k"]:
-    """A standard normal vector in the space of q's base noise."""
+    """Draw a standard normal vector in the space of q's base noise."""
     base = jax.eval_shape(q.noise, key)
     return jax.random.normal(key, base.shape, base.dtype)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from scoreascent._structs import Config
 from scoreascent.families import Defensive, Family
 from scoreascent.kernels.base import (
+    Info,
     Metropolis,
     Point,
     Proposal,
@@ -45,42 +46,47 @@ class IMH(Config, Metropolis):
     def candidate(
         self, key: PRNGKeyArray, target: Target, q: Family
     ) -> tuple[Point, Float[Array, ""], Int[Array, ""]]:
-        """A proposal, its log weight, and whether its log p was invalid.
+        """Return a proposal, its log weight, and whether its log p was invalid.
 
         It does not depend on the chain, so `Sequential` makes all of an iteration's in one batch.
         """
         point, invalid = evaluate(target, draw(key, q, self.defensive))
         return point, self.log_weight(q, point), invalid
 
+    @property
+    def is_independent(self) -> bool:
+        """Whether all moves are draws of q: they are."""
+        return True
+
     def log_weight(self, q: Family, point: Point) -> Float[Array, ""]:
-        """Log w of a point, at today's λ."""
+        """Return log w of a point, at today's λ."""
         return log_weight(q, point, self.defensive)
 
     def propose(self, key: PRNGKeyArray, target: Target, q: Family, point: Point) -> Proposal:
-        """A draw of q_def and its acceptance probability."""
+        """Return a draw of q_def and its acceptance probability."""
         proposed, log_w, invalid = self.candidate(key, target, q)
         probability = metropolis_probability(log_w - self.log_weight(q, point))
         return Proposal(proposed, probability, invalid)
 
+    def chain(
+        self, keys: PRNGKeyArray, target: Target, q: Family, point: Point, tuning: Any
+    ) -> tuple[Point, Info, Any]:
+        """Return the states after a transition for each key.
 
-def imh_chain(
-    kernel: IMH, keys: PRNGKeyArray, target: Target, q: Family, point: Point
-) -> tuple[Point, Float[Array, " n"], Int[Array, " n"]]:
-    """The states after each of `len(keys)` transitions of one chain, in order.
+        The same states as as many calls of `step`, with all target evaluations in one batch and
+        log q of the first point computed once: only accept/reject is sequential.
+        """
+        pairs = jax.vmap(jax.random.split)(keys)
+        proposals, log_ws, invalid = jax.vmap(lambda k: self.candidate(k, target, q))(pairs[:, 0])
 
-    The same states as as many calls of `kernel.step`, with all target evaluations in one batch
-    and log q of the first point computed once: only accept/reject is sequential.
-    """
-    pairs = jax.vmap(jax.random.split)(keys)
-    proposals, log_ws, invalid = jax.vmap(lambda k: kernel.candidate(k, target, q))(pairs[:, 0])
+        def transition(carry, inputs):  # type: ignore[no-untyped-def]
+            current, log_w = carry
+            key, proposed, log_w_proposed = inputs
+            probability = metropolis_probability(log_w_proposed - log_w)
+            carry = accept(key, probability, (proposed, log_w_proposed), (current, log_w))
+            return carry, (carry[0], probability)
 
-    def transition(carry, inputs):  # type: ignore[no-untyped-def]
-        current, log_w = carry
-        key, proposed, log_w_proposed = inputs
-        probability = metropolis_probability(log_w_proposed - log_w)
-        carry = accept(key, probability, (proposed, log_w_proposed), (current, log_w))
-        return carry, (carry[0], probability)
-
-    start = (point, kernel.log_weight(q, point))
-    _, (states, probabilities) = jax.lax.scan(transition, start, (pairs[:, 1], proposals, log_ws))
-    return states, probabilities, invalid
+        start = (point, self.log_weight(q, point))
+        inputs = (pairs[:, 1], proposals, log_ws)
+        _, (states, probabilities) = jax.lax.scan(transition, start, inputs)
+        return states, Info(probabilities, invalid), None

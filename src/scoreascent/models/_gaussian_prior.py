@@ -22,7 +22,7 @@ def cholesky(k: Float[Array, "... n n"]) -> Float[Array, "... n n"]:
 
 @jax.custom_vjp
 def log_gaussian(k: Float[Array, "n n"], f: Float[Array, " n"]) -> Float[Array, ""]:
-    """Log N(f; 0, K); NaN where K is not positive definite."""
+    """Return log N(f; 0, K); NaN where K is not positive definite."""
     return _forward(k, f)[0]
 
 

@@ -92,7 +92,7 @@ class BNN(Config):
         return h if rest else h[0]
 
     def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
-        """Log joint density of z and the data, normalised."""
+        """Return the log joint density of z and the data, normalised."""
         x, y = data
         _, log_prior, log_noise = self.unpack(z)
         hyper = SHAPE * z[-2:] - RATE * jnp.exp(z[-2:])
@@ -142,7 +142,7 @@ def relu_moments(m: Float[Array, ...], v: Float[Array, ...]) -> tuple[Any, Any]:
 
 
 def check_rows(x: Any, y: Any, inputs: int) -> tuple[Any, Any]:
-    """X and y, if they are rows of so many features and one response each."""
+    """Return x and y, if they are rows of so many features and one response each."""
     if np.ndim(x) != 2 or np.shape(x)[1] != inputs or not np.shape(x)[0]:
         raise ValueError(f"x must have shape (rows, {inputs}), got {np.shape(x)}")
     if np.shape(y) != np.shape(x)[:1]:
@@ -151,7 +151,7 @@ def check_rows(x: Any, y: Any, inputs: int) -> tuple[Any, Any]:
 
 
 def _log_gaussian(values: Any, log_precision: Any) -> Any:
-    """Log density of independent N(0, 1/precision)."""
+    """Return the log density of independent N(0, 1/precision)."""
     constant = values.size * (log_precision - math.log(2 * math.pi))
     return 0.5 * (constant - jnp.exp(log_precision) * jnp.sum(values**2))
 

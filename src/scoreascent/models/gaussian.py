@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoreascent._arrays import default_dtype
 from scoreascent._structs import check_count
 from scoreascent.families import MeanField
 from scoreascent.target import Target
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def log_density(z: Float[Array, " d"], data: tuple[Any, Any]) -> Float[Array, ""]:
-    """Log N(z; mean, cov) up to a constant; `data` is (mean, a matrix W with WᵀW = cov⁻¹)."""
+    """Return log N(z; mean, cov) up to a constant; `data` is (mean, W) with WᵀW = cov⁻¹."""
     mean, whiten = data
     return -0.5 * jnp.sum((whiten @ (z - mean)) ** 2)
 
@@ -45,7 +46,7 @@ class Gaussian:
     def target(self) -> Target:
         """The target; its precision's factor is computed in float64 and rounded once."""
         whiten = np.linalg.inv(np.linalg.cholesky(self.cov))
-        dtype = jnp.zeros(()).dtype
+        dtype = default_dtype()
         data = (self.mean.astype(dtype), whiten.astype(dtype))
         return Target(log_density, dim=len(self.mean), data=data)
 
@@ -61,7 +62,7 @@ class Gaussian:
         return self.kl_floor + 0.5 * jnp.sum(ratio - 1 - jnp.log(ratio) + (delta / q.sd) ** 2)
 
     def score_variance(self, q: MeanField) -> Float[Array, ""]:
-        """Tr Cov_π(s), s the score of q in (loc, omega): pMCSA's gradient variance, times N.
+        """Return tr Cov_π(s), s the score of q in (loc, omega): pMCSA's gradient variance, times N.
 
         Under π the coordinate z_i − loc_i is N(Δ_i, Σ_ii), so the score in loc has variance
         Σ_ii/σ_i⁴ and that in σ has (2Σ_ii² + 4Σ_ii Δ_i²)/σ_i⁶; dσ/dω = sigmoid(ω).

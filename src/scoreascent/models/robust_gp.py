@@ -48,7 +48,7 @@ class Predictive(NamedTuple):
     scale: Float[Array, ...]
 
     def log_prob(self, y: Float[Array, " m"]) -> Float[Array, " m"]:
-        """Log density at y.
+        """Return the log density at y.
 
         A Student-t is a normal whose precision w / scale² has w ~ Gamma(ν/2, rate ν/2). Given w the
         integral over f is a normal density, so only log w is left: the trapezoid rule on the range
@@ -104,7 +104,7 @@ class RobustGP(Config):
         return Hyper(z[0], z[1], z[2], z[3], z[4 : 4 + self.inputs]), z[4 + self.inputs :]
 
     def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
-        """Log joint density of z and the data, normalised."""
+        """Return the log joint density of z and the data, normalised."""
         x, y = data
         hyper, latent = self.unpack(z)
         k = covariance(hyper, x)

@@ -213,7 +213,7 @@ def discrete_chi2(pi: ArrayLike, q: ArrayLike) -> Floats:
 
 
 def discrete_log_wstar(pi: ArrayLike, q: ArrayLike) -> Floats:
-    """Log w* = max log(π/q) of probability vectors; ∞ where q = 0 < π.
+    """Return log w* = max log(π/q) of probability vectors; ∞ where q = 0 < π.
 
     >>> round(float(np.exp(discrete_log_wstar([0.5, 0.5], [0.25, 0.75]))), 12)
     2.0
@@ -227,7 +227,7 @@ def discrete_log_wstar(pi: ArrayLike, q: ArrayLike) -> Floats:
 def divergence_chain_holds(
     kl: ArrayLike, chi2: ArrayLike, log_wstar: ArrayLike, *, tolerance: float = 1e-9
 ) -> NDArray[np.bool_]:
-    """Whether ``KL ≤ log(1+χ²) ≤ log w*``, which numbers of one pair (π, q) must satisfy.
+    """Tell whether ``KL ≤ log(1+χ²) ≤ log w*``, which numbers of one pair (π, q) must satisfy.
 
     The outer inequality is thm:wstar with erratum 7 (not strict). Estimates of the three that break
     it are wrong, most often because the sample never met the largest weights.

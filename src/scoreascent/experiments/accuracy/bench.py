@@ -1,13 +1,12 @@
-"""`scoreascent bench accuracy`: every method on every model, into a folder that can be resumed."""
+"""The accuracy suite as an experiment: every model by every method, and the references."""
 
 from __future__ import annotations
 
 import gc
-import os
 import time
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +15,18 @@ import pandas as pd
 from rich.console import Console
 
 from scoreascent._structs import check_count
-from scoreascent.experiments import runner
 from scoreascent.experiments.accuracy import reference, show
 from scoreascent.experiments.accuracy.metrics import compare
 from scoreascent.experiments.accuracy.models import MODELS, entry
 from scoreascent.experiments.accuracy.peers import PEERS, peer
-from scoreascent.experiments.store import Frames, RunFolder
+from scoreascent.experiments.experiment import Experiment
+from scoreascent.experiments.runner import Cell
+from scoreascent.experiments.store import Frames, RunFolder, StoredRun
 
-NAME = "accuracy"
 # What a method may answer when a posterior is too much for it; anything else is a mistake of ours.
 REFUSALS = (ValueError, RuntimeError, FloatingPointError)
 MEASURED = ("mean_error", "sd_error", "sd_ratio", "coverage", "k_hat", "densities", "gradients")
+LONGEST_NOTE = 200  # in letters
 
 
 @dataclass(frozen=True)
@@ -41,114 +41,94 @@ class Settings:
 QUICK = Settings(("poisson", "ar2"), ("scoreascent", "numpyro-normal"), 1)
 
 
-def run(
-    folder: Path,
-    quick: bool,
-    seeds: int,
-    console: Console,
-    how: runner.How | None = None,
-    models: tuple[str, ...] = (),
-    methods: tuple[str, ...] = (),
-) -> Counter[str]:
-    """Compute what is missing of these models and methods (all, if none is named), then draw.
-
-    Gives how many cells ended how.
-    """
-    how = how or runner.How()
-    settings = QUICK if quick else Settings(seeds=check_count("seeds", seeds, 1))
-    if how.jobs > 1:  # before jax sees the GPU: it must leave room for the others
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    wanted = cells(settings, models, methods)
-    store = RunFolder(folder, NAME, asdict(settings))
-    clock, there = time.perf_counter(), sum(store.has(c.name) for c in wanted)
-    ends = runner.run(compute, store, wanted, settings, how)
-    now = sum(store.has(c.name) for c in wanted)
-    took = f"{time.perf_counter() - clock:.0f} s"
-    console.print(f"{NAME}: {now} of {len(wanted)} cells in {folder}, {now - there} new, {took}")
-    errors = Console(stderr=True)
-    failed = {f["cell"]: f["error"] for f in store.failures()}
-    for cell in wanted:
-        if cell.name in failed:
-            errors.print(f"! {cell.name} failed: {failed[cell.name]}", markup=False)
-    if ends["unfinished"]:
-        console.print("time is up; the same command goes on from here")
-    if now:
-        store.finish()
-        draw(folder, console)
-    return ends
-
-
-def draw(folder: Path, console: Console) -> None:
-    """Tables and the figure, from the folder's table alone."""
-    path = folder / "table.parquet"
-    if not path.exists():
-        raise ValueError(f"{str(path)!r} does not exist; run `scoreascent bench accuracy` first")
-    show.write(pd.read_parquet(path), folder, console)
-
-
 def cells(
-    settings: Settings, models: tuple[str, ...] = (), methods: tuple[str, ...] = ()
-) -> list[runner.Cell]:
+    settings: Settings, only_models: tuple[str, ...] = (), only_methods: tuple[str, ...] = ()
+) -> list[Cell]:
     """A cell for every model with every method; it holds all seeds, for the clock's sake."""
-    for name in models:
+    for name in only_models:
         entry(name)
-    for name in methods:
+    for name in only_methods:
         peer(name)
-    chosen = [
-        [x for x in given if not only or x in only]
-        for given, only in ((settings.models, models), (settings.methods, methods))
-    ]
-    if not all(chosen):
+    models = [m for m in settings.models if not only_models or m in only_models]
+    methods = [p for p in settings.methods if not only_methods or p in only_methods]
+    if not (models and methods):
         raise ValueError(
-            f"models {models} and methods {methods} leave nothing of this version, which has "
-            f"{settings.models} and {settings.methods}; leave out --quick"
+            f"models {only_models} and methods {only_methods} leave nothing of this version, which "
+            f"has {settings.models} and {settings.methods}; leave out --quick"
         )
-    return [
-        runner.Cell(f"{m}_{p}", (m, p), float(MODELS[m].dim)) for m in chosen[0] for p in chosen[1]
-    ]
+    return [Cell(f"{m}_{p}", (m, p), float(MODELS[m].dim)) for m in models for p in methods]
 
 
-def compute(
-    cell: runner.Cell, settings: Settings, store: RunFolder, deadline: float
-) -> Frames | None:
+def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames | None:
     """One model by one method, a row for every seed.
 
     The first seed's time is cold: compiled code is thrown away before. The others' are warm. A fit
     that raises an error of its own has no numbers but says why.
     """
-    model, method = cell.what
-    what, how = entry(model), peer(method)
-    row = {"model": model, "method": method, "dim": what.dim, "regular": what.regular,
-           "held_out": what.held_out}  # fmt: skip
-    if missing := how.missing():
+    model, method = entry(cell.piece[0]), peer(cell.piece[1])
+    about = {
+        "model": cell.piece[0],
+        "method": cell.piece[1],
+        "dim": model.dim,
+        "regular": model.regular,
+        "held_out": model.held_out,
+    }
+    if missing := method.missing():
         blank = dict.fromkeys((*MEASURED, "clock"), np.nan)
-        return {
-            "table": pd.DataFrame([{**row, "seed": 0, **blank, "verdict": "", "note": missing}])
-        }
-    expected, rows = reference.load(model), []
+        row = {**about, "seed": 0, **blank, "verdict": "", "note": missing}
+        return {"table": pd.DataFrame([row])}
+    expected, rows = reference.load(cell.piece[0]), []
     jnp.zeros(1).block_until_ready()  # the device is up before the clock starts
     jax.clear_caches()
     gc.collect()
-    target, begun = what.target(), None
+    target, begun = model.target(), None
     for seed in range(settings.seeds):
         if time.time() >= deadline:
             return None
-        clock, numbers = time.perf_counter(), dict.fromkeys(MEASURED, np.nan)
-        verdict, note = "", ""
+        clock = time.perf_counter()
+        result: dict[str, Any] = dict.fromkeys(MEASURED, np.nan)
         try:
-            begun = begun or how.begin(what, target)
+            begun = begun or method.begin(model, target)
             read = begun(seed)
             seconds = time.perf_counter() - clock
             fit = read()
-            numbers = {**compare(fit, expected), "densities": fit.densities,
-                       "gradients": fit.gradients}  # fmt: skip
-            verdict = fit.verdict
+            result = {
+                **compare(fit, expected),
+                "densities": fit.densities,
+                "gradients": fit.gradients,
+            }
+            verdict, note = fit.verdict, ""
         except REFUSALS as error:
             seconds = time.perf_counter() - clock
-            verdict, note = "refused", f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        rows.append({**row, "seed": seed, **numbers, "clock": seconds, "verdict": verdict,
-                     "note": note})  # fmt: skip
+            says = f"{type(error).__name__}: {error}".splitlines()[0]
+            verdict, note = "refused", says[:LONGEST_NOTE]
+        result |= {"clock": seconds, "verdict": verdict, "note": note}
+        rows.append({**about, "seed": seed, **result})
     return {"table": pd.DataFrame(rows)}
+
+
+def draw(run: StoredRun, console: Console) -> None:
+    """Write the tables and the figure."""
+    table = run.read_table(hint="run `scoreascent bench accuracy` first")
+    show.write(table, run.path, console)
+
+
+ACCURACY = Experiment(
+    "accuracy",
+    Settings(),
+    QUICK,
+    cells,
+    compute,
+    draw,
+    parts=("only_models", "only_methods"),
+    command="bench",
+)
+
+
+def with_seeds(experiment: Experiment, seeds: int) -> Experiment:
+    """The suite with so many fits of each model by each method."""
+    settings = replace(experiment.settings, seeds=check_count("seeds", seeds, 1))
+    return replace(experiment, settings=settings)
 
 
 def make_references(names: tuple[str, ...], folder: Path | None, console: Console) -> None:
@@ -157,8 +137,8 @@ def make_references(names: tuple[str, ...], folder: Path | None, console: Consol
         entry(name)
     for name in names or MODELS:
         clock = time.perf_counter()
-        made, how = reference.compute(name)
-        path = reference.write(folder or reference.STORED, name, made, how)
-        says = f"R̂ ≤ {made.rhat.max():.4f}, ESS ≥ {made.ess.min():.0f}"
+        found, origin = reference.compute(name)
+        path = reference.write(folder or reference.STORED, name, found, origin)
+        says = f"R̂ ≤ {found.rhat.max():.4f}, ESS ≥ {found.ess.min():.0f}"
         took = f"{time.perf_counter() - clock:.0f} s"
-        console.print(f"{path.name}: {how['source']}, {says}, {took}", highlight=False)
+        console.print(f"{path.name}: {origin['source']}, {says}, {took}", highlight=False)

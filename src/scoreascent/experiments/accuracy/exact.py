@@ -1,4 +1,4 @@
-"""Targets whose moments and quantiles are known, and what a reference says of a posterior."""
+"""Targets whose moments and quantiles are known: Gaussians, modes and a funnel."""
 
 from __future__ import annotations
 
@@ -13,33 +13,14 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
-from scoreascent.models.gaussian import Gaussian
+from scoreascent.experiments.accuracy.entry import Entry
+from scoreascent.experiments.accuracy.moments import LEVELS, Moments, gaussian_moments
+from scoreascent.models.gaussian import Gaussian, wishart_gaussian
 from scoreascent.target import Target
-
-LEVELS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.99)
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Of every unconstrained coordinate: mean, standard deviation, quantiles at `LEVELS`."""
-
-    mean: NDArray[Any]
-    sd: NDArray[Any]
-    quantiles: NDArray[Any]  # (d, levels)
-
-    def quantile(self, level: float) -> NDArray[Any]:
-        """The quantiles at one of `LEVELS`."""
-        return np.asarray(self.quantiles[:, LEVELS.index(level)])
-
-
-def gaussian_moments(problem: Gaussian) -> Moments:
-    """Of a Gaussian."""
-    sd = np.sqrt(np.diag(problem.cov))
-    return Moments(problem.mean, sd, problem.mean[:, None] + sd[:, None] * ndtri(LEVELS))
 
 
 def autoregressive_gaussian(dim: int = 50, rho: float = 0.9) -> Gaussian:
-    """Unit variances, correlation ρ^|i−j|.
+    """A Gaussian with unit variances and correlations ρ^|i−j|.
 
     >>> autoregressive_gaussian(3).cov[0].round(2).tolist()
     [1.0, 0.9, 0.81]
@@ -75,7 +56,7 @@ class Modes:
         return Moments(mean, sd, np.array(rows))
 
     def _cdf(self, i: int) -> Callable[[float], float]:
-        """Of one coordinate."""
+        """The distribution function of one coordinate."""
         return lambda x: float(self.weights @ ndtr(x - self.centres[:, i]))
 
 
@@ -85,13 +66,13 @@ def _log_mixture(z: Any, data: tuple[Any, Any]) -> Any:
 
 
 def two_modes() -> Modes:
-    """Ten sds apart along the diagonal of ℝ⁵, weights 0.4 and 0.6."""
+    """Two modes ten sds apart along the diagonal of ℝ⁵, weights 0.4 and 0.6."""
     step = np.full(5, 5 / np.sqrt(5))
     return Modes(np.array([0.4, 0.6]), np.stack([-step, step]))
 
 
 def three_modes() -> Modes:
-    """A triangle of side eight in ℝ³, weights 0.5, 0.3 and 0.2."""
+    """Three modes, a triangle of side eight in ℝ³, weights 0.5, 0.3 and 0.2."""
     corners = 8 / np.sqrt(2) * np.eye(3)
     return Modes(np.array([0.5, 0.3, 0.2]), corners - corners.mean(0))
 
@@ -127,3 +108,45 @@ def funnel_moments() -> Moments:
 
 def _quantiles(cdf: Callable[[float], float], low: float, high: float) -> NDArray[Any]:
     return np.array([brentq(lambda x, p=p: cdf(x) - p, low, high, xtol=1e-10) for p in LEVELS])
+
+
+# -- entries of the suite --------------------------------------------------------------------------
+
+GAUSSIANS: dict[str, Entry] = {
+    "gaussian-ar1": Entry(
+        50,
+        "neighbours correlate by 0.9",
+        density=lambda: autoregressive_gaussian().target,
+        exact=lambda: gaussian_moments(autoregressive_gaussian()),
+    ),
+    "gaussian-wishart": Entry(
+        100,
+        "a hundred dimensions, every pair correlates a little, sds from 1 to 14",
+        density=lambda: wishart_gaussian(100, 100).target,
+        exact=lambda: gaussian_moments(wishart_gaussian(100, 100)),
+    ),
+}
+IRREGULAR: dict[str, Entry] = {
+    "funnel": Entry(
+        10,
+        "Neal's funnel: the scale of nine coordinates is the exponential of the tenth",
+        density=funnel_target,
+        exact=funnel_moments,
+        regular=False,
+    ),
+    "bimodal": Entry(
+        5,
+        "two modes ten sds apart, 0.4 and 0.6",
+        density=lambda: two_modes().target,
+        exact=lambda: two_modes().moments,
+        regular=False,
+    ),
+    "trimodal": Entry(
+        3,
+        "three modes eight sds apart, 0.5, 0.3 and 0.2",
+        density=lambda: three_modes().target,
+        exact=lambda: three_modes().moments,
+        regular=False,
+        held_out=True,
+    ),
+}

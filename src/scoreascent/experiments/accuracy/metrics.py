@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from scoreascent.diagnostics.psis import psis
-from scoreascent.experiments.accuracy.exact import LEVELS, Moments
+from scoreascent.experiments.accuracy.moments import LEVELS, Moments
 
 RIGHT_MEAN, RIGHT_SD = 0.1, 0.05  # what "right" means: posterior sds, and logs of ratios of sds
 

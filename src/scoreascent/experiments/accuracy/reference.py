@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from numpyro.infer import MCMC, NUTS
 
 from scoreascent._files import write_atomically
+from scoreascent._nuts import nuts_sampler
 from scoreascent._structs import x64
 from scoreascent.diagnostics.chains import ess_bulk, rhat
-from scoreascent.experiments.accuracy.exact import LEVELS, Moments
 from scoreascent.experiments.accuracy.models import coordinates, entry
-from scoreascent.provenance import versions
+from scoreascent.experiments.accuracy.moments import LEVELS, Moments
+from scoreascent.fitting.provenance import versions
 
 # in an installed package, and in the repository
-HERE = Path(__file__).parent / "references"
+INSTALLED = Path(__file__).parent / "references"
 STORED = Path(__file__).parents[4] / "docs" / "results" / "accuracy" / "references"
 QUANTILES = [f"q{100 * level:g}" for level in LEVELS]
 
@@ -56,25 +56,25 @@ class Reference(Moments):
 
 
 def compute(name: str, settings: Settings | None = None) -> tuple[Reference, dict[str, Any]]:
-    """The reference of a model, and how it was made."""
+    """Compute the reference of a model; say also how it was made."""
     settings = settings or Settings()
-    what = entry(name)
-    made: dict[str, Any] = {
+    model = entry(name)
+    origin: dict[str, Any] = {
         "command": f"scoreascent bench accuracy --references --model {name}",
         **versions(),
     }
     with x64():
-        target = what.target()
+        target = model.target()
         names = tuple(coordinates(target))
-        if what.exact is not None:
-            found, made["source"] = _known(what.exact(), names), "exact"
+        if model.exact is not None:
+            found, origin["source"] = _known(model.exact(), names), "exact"
         else:
             draws, divergent = _sample(name, target, settings)
             found = summarise(draws, names)
-            made |= {"source": f"NUTS, {draws.shape[1]} draws a chain, 64 bits"}
-            made |= {**asdict(settings), "divergent": divergent}
-        made["log_density"] = float(target.log_prob(jnp.asarray(found.mean)))
-    return replace(found, log_density=made["log_density"]), made
+            origin |= {"source": f"NUTS, {draws.shape[1]} draws a chain, 64 bits"}
+            origin |= {**asdict(settings), "divergent": divergent}
+        origin["log_density"] = float(target.log_prob(jnp.asarray(found.mean)))
+    return replace(found, log_density=origin["log_density"]), origin
 
 
 def summarise(draws: NDArray[Any], names: tuple[str, ...]) -> Reference:
@@ -99,19 +99,14 @@ def _known(moments: Moments, names: tuple[str, ...]) -> Reference:
 
 def _sample(name: str, target: Any, settings: Settings) -> tuple[NDArray[Any], int]:
     """Draws (chains, draws, d), a block at a time until both rules hold; and the divergences."""
-    kernel = NUTS(
-        potential_fn=lambda z: -target.log_prob(z),
+    sampler = nuts_sampler(
+        target,
+        warmup=settings.warmup,
+        draws=settings.block,
+        chains=settings.chains,
+        parallel=jax.device_count() >= settings.chains,
         target_accept_prob=settings.accept,
         dense_mass=target.dim <= settings.dense,
-    )
-    sampler = MCMC(
-        kernel,
-        num_warmup=settings.warmup,
-        num_samples=settings.block,
-        num_chains=settings.chains,
-        # chains that need not wait for each other's longest trajectory, where there are devices
-        chain_method="parallel" if jax.device_count() >= settings.chains else "vectorized",
-        progress_bar=False,
     )
     key, start = jax.random.split(jax.random.key(settings.seed))
     first = jax.random.uniform(start, (settings.chains, target.dim), minval=-2, maxval=2)
@@ -136,8 +131,8 @@ def _sample(name: str, target: Any, settings: Settings) -> tuple[NDArray[Any], i
 # -- files -----------------------------------------------------------------------------------------
 
 
-def write(folder: Path, name: str, reference: Reference, made: dict[str, Any]) -> Path:
-    """One row a coordinate; how it was made stands above, as comments."""
+def write(folder: Path, name: str, reference: Reference, origin: dict[str, Any]) -> Path:
+    """Write one row a coordinate; how it was made stands above, as comments."""
     table = pd.DataFrame(
         {
             "coordinate": reference.names,
@@ -149,7 +144,7 @@ def write(folder: Path, name: str, reference: Reference, made: dict[str, Any]) -
         }
     )
     text = io.StringIO()
-    for key, value in made.items():
+    for key, value in origin.items():
         text.write(f"# {key}: {value}\n")
     table.to_csv(text, index=False, float_format="%.7g")
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,8 +159,8 @@ def load(name: str, folder: Path | None = None) -> Reference:
     >>> load("gaussian-ar1").sd[:2].tolist()
     [1.0, 1.0]
     """
-    what = entry(name)
-    path = (folder or (HERE if HERE.is_dir() else STORED)) / f"{name}.csv"
+    dim = entry(name).dim
+    path = (folder or (INSTALLED if INSTALLED.is_dir() else STORED)) / f"{name}.csv"
     if not path.exists():
         raise ValueError(
             f"model {name!r} has no reference at {str(path)!r}; make it with "
@@ -173,9 +168,9 @@ def load(name: str, folder: Path | None = None) -> Reference:
         )
     text = path.read_text(encoding="utf-8")
     table = pd.read_csv(io.StringIO(text), comment="#")
-    if len(table) != what.dim:
+    if len(table) != dim:
         raise ValueError(
-            f"{str(path)!r} has {len(table)} coordinates, but model {name!r} has {what.dim}; "
+            f"{str(path)!r} has {len(table)} coordinates, but model {name!r} has {dim}; "
             "make it anew with --references"
         )
     head = dict(x[2:].split(": ", 1) for x in text.splitlines() if x.startswith("# "))

@@ -10,7 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 from numpy.typing import NDArray
 
-Arrays = tuple[NDArray[Any], ...]
+from scoreascent._extras import require
+from scoreascent.experiments.accuracy.entry import Arrays, Entry
 
 
 def standardised(x: NDArray[Any]) -> NDArray[Any]:
@@ -28,9 +29,7 @@ def badly_scaled(X: Any, y: Any) -> None:
 
 def diabetes_raw() -> Arrays:
     """Age in years, blood pressure in mm Hg, …, none of them centred."""
-    from sklearn.datasets import load_diabetes
-
-    raw = load_diabetes(scaled=False)
+    raw = _sklearn().load_diabetes(scaled=False)
     return raw.data, raw.target
 
 
@@ -90,9 +89,7 @@ def poisson(X: Any, y: Any) -> None:
 
 def chins() -> Arrays:
     """How many chin-ups twenty men did, against their weight, waist and pulse."""
-    from sklearn.datasets import load_linnerud
-
-    raw = load_linnerud()
+    raw = _sklearn().load_linnerud()
     return standardised(raw.target), raw.data[:, 0].astype(int)
 
 
@@ -124,9 +121,7 @@ def softmax(X: Any, y: Any) -> None:
 
 def iris() -> Arrays:
     """Three species of iris by four measures."""
-    from sklearn.datasets import load_iris
-
-    raw = load_iris()
+    raw = _sklearn().load_iris()
     return standardised(raw.data), raw.target
 
 
@@ -151,6 +146,49 @@ def diabetes() -> Arrays:
 
 
 def _cancer() -> Any:
-    from sklearn.datasets import load_breast_cancer
+    return _sklearn().load_breast_cancer(as_frame=True).frame
 
-    return load_breast_cancer(as_frame=True).frame
+
+def _sklearn() -> Any:
+    return require("sklearn.datasets", "cli", "the data of this model")
+
+
+# -- entries of the suite --------------------------------------------------------------------------
+
+REGRESSIONS: dict[str, Entry] = {
+    "regression-raw": Entry(
+        12,
+        "badly scaled: predictors in their own units, not centred",
+        badly_scaled,
+        diabetes_raw,
+    ),
+    "regression-collinear": Entry(
+        8,
+        "predictors that correlate by up to 0.998",
+        linear,
+        cell_sizes,
+    ),
+    "regression-robust": Entry(
+        13,
+        "Student-t noise, outliers, degrees of freedom unknown",
+        robust,
+        diabetes_with_outliers,
+        held_out=True,
+    ),
+    "logistic": Entry(7, "a binary response", logistic, cancer),
+    "softmax": Entry(
+        10,
+        "three classes, one of which is separable: skewed",
+        softmax,
+        iris,
+        held_out=True,
+    ),
+    "poisson": Entry(4, "counts, few rows", poisson, chins),
+    "negative-binomial": Entry(6, "overdispersed counts", negative_binomial, visits),
+    "horseshoe": Entry(
+        22,
+        "sparse coefficients: heavy-tailed scales, products of parameters, a slab",
+        horseshoe,
+        diabetes,
+    ),
+}

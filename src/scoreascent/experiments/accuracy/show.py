@@ -5,41 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.markdown import Markdown
 
+from scoreascent._figures import plt, save
 from scoreascent.experiments.accuracy.metrics import RIGHT_MEAN, RIGHT_SD, is_right
 from scoreascent.experiments.accuracy.models import MODELS
 from scoreascent.experiments.accuracy.peers import PEERS
+from scoreascent.plots.panels import legend_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 ERRORS = {
     "mean_error": ("worst error of a mean / posterior sd", RIGHT_MEAN),
     "sd_error": ("mean |log(sd / posterior sd)|", RIGHT_SD),
 }
-FLOOR, CEILING = 1e-3, 1e3  # of the figure
-# a colour for each library
-LOOKS = {
-    "scoreascent": ("D", "#d62728"),
-    "scoreascent-paper": ("v", "#e377c2"),
-    "scoreascent-mean-field": ("^", "#9467bd"),
-    "numpyro-normal": ("o", "#9ecae1"),
-    "numpyro-multivariate": ("s", "#3182bd"),
-    "numpyro-low-rank": ("P", "#6baed6"),
-    "blackjax-mean-field": ("o", "#fdae6b"),
-    "blackjax-full-rank": ("s", "#e6550d"),
-    "blackjax-pathfinder": ("X", "#fd8d3c"),
-    "pymc-advi": ("o", "#2ca02c"),
-    "nuts": ("*", "#111111"),
-}
+SMALLEST_DRAWN, LARGEST_DRAWN = 1e-3, 1e3  # errors, in the figure
 GROUPS = ("regular", "held out", "irregular")
 
 
@@ -52,12 +36,8 @@ def write(table: pd.DataFrame, folder: Path, console: Console) -> None:
     (folder / "models.md").write_text(markdown_models(models), encoding="utf-8")
     text = markdown_summary(methods)
     (folder / "summary.md").write_text(text, encoding="utf-8")
-    picture = folder / "accuracy.png"
-    figure = draw_errors(table)
-    figure.savefig(picture, dpi=150)
-    plt.close(figure)
     console.print(Markdown(text))
-    console.print(f"picture: {picture}")
+    save(draw_errors(table), folder / "accuracy.png", console)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -173,7 +153,7 @@ def markdown_summary(methods: pd.DataFrame) -> str:
             *(_number(row[k]) for k in ("densities", "gradients", "cold", "warm")),
         ]
         lines.append(f"| {' | '.join(shown)} |")
-    lines += ["", *(f"- {m}: {PEERS[m].what}" for m in methods["method"])]
+    lines += ["", *(f"- {m}: {PEERS[m].description}" for m in methods["method"])]
     return "\n".join(lines) + "\n"
 
 
@@ -181,12 +161,12 @@ def markdown_models(models: pd.DataFrame) -> str:
     """A table for every model, under its name and the reason why it is there."""
     lines = ["Errors are the worst of the seeds, other numbers their medians; **bold** is right."]
     for model, part in models.groupby("model", sort=False):
-        what = MODELS[str(model)]
+        entry = MODELS[str(model)]
         lines += [
             "",
-            f"## {model}: d = {what.dim}, {part['group'].iloc[0]}",
+            f"## {model}: d = {entry.dim}, {part['group'].iloc[0]}",
             "",
-            f"{what.why[0].upper()}{what.why[1:]}.",
+            f"{entry.reason[0].upper()}{entry.reason[1:]}.",
             "",
             "| method | mean error | sd error | worst sd ratio | k̂ | coverage of 90 % | densities "
             "| gradients | cold s | warm s | verdict |",
@@ -232,7 +212,7 @@ def draw_errors(table: pd.DataFrame) -> Any:
     axes[0].set_yticks(range(len(models)), labels)
     axes[0].set_ylim(len(models) - 0.5, -0.5)
     handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False)
+    legend_beside(figure, handles, names, columns=5, above=True)
     figure.supxlabel("† held out   ( ) irregular: not to be called good", fontsize=9, color="0.4")
     return figure
 
@@ -243,16 +223,18 @@ def _panel(
     """One error; what exceeds the scale stands at its edge."""
     for k, method in enumerate(methods):
         mine = table[(table["method"] == method) & ~table["note"].str.startswith("needs ")]
-        seeds = mine.assign(at=mine[error].fillna(np.inf).clip(FLOOR, CEILING)).groupby("model")
+        seeds = mine.assign(
+            at=mine[error].fillna(np.inf).clip(SMALLEST_DRAWN, LARGEST_DRAWN)
+        ).groupby("model")
         shown = [m for m in models if m in seeds.groups]
         place = np.array([models.index(m) for m in shown]) + 0.7 * ((k + 0.5) / len(methods) - 0.5)
         middle, worst = (np.array([f(seeds["at"].get_group(m)) for m in shown])
                          for f in (np.median, np.max))  # fmt: skip
-        mark, colour = LOOKS.get(method, (".", "0.5"))
-        ax.hlines(place, middle, worst, color=colour, lw=1)
-        ax.plot(middle, place, mark, color=colour, ms=5, label=method, ls="none")
+        peer = PEERS[method]
+        ax.hlines(place, middle, worst, color=peer.colour, lw=1)
+        ax.plot(middle, place, peer.marker, color=peer.colour, ms=5, label=method, ls="none")
     for y in range(1, len(models)):
         ax.axhline(y - 0.5, color="0.92", lw=0.8, zorder=0)
     ax.set_xscale("log")
-    ax.set_xlim(FLOOR / 1.5, CEILING * 1.5)
+    ax.set_xlim(SMALLEST_DRAWN / 1.5, LARGEST_DRAWN * 1.5)
     ax.grid(axis="x", color="0.92")

@@ -10,7 +10,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from scoreascent.experiments.accuracy.regressions import Arrays, diabetes_raw, standardised
+from scoreascent.experiments.accuracy.entry import Arrays, Entry
+from scoreascent.experiments.accuracy.regressions import diabetes_raw, standardised
 
 # -- hierarchies -----------------------------------------------------------------------------------
 
@@ -170,3 +171,59 @@ def culture() -> Arrays:
     """Thirty simulated measurements; the limit is seen only at the end."""
     rng, t = np.random.default_rng(7), np.linspace(0, 9, 30)
     return t, 10 / (1 + np.exp(-0.9 * (t - 5.5))) + rng.normal(0, 0.4, 30)
+
+
+# -- entries of the suite --------------------------------------------------------------------------
+
+STRUCTURED: dict[str, Entry] = {
+    "eight-schools": Entry(10, "non-centred, little data", eight_schools, schools),
+    "varying-means": Entry(
+        23,
+        "centred, informative groups",
+        varying_means,
+        twenty_groups,
+        groups=20,
+    ),
+    "varying-slopes": Entry(
+        30,
+        "centred, with a correlation matrix",
+        varying_slopes,
+        twelve_lines,
+        groups=12,
+        held_out=True,
+    ),
+    "beta-binomial": Entry(
+        22,
+        "rates around a common one",
+        beta_binomial,
+        twenty_rates,
+        held_out=True,
+    ),
+    "stochastic-volatility": Entry(
+        153,
+        "150 latent log variances, non-centred",
+        stochastic_volatility,
+        returns,
+        held_out=True,
+    ),
+    "local-level": Entry(
+        82,
+        "a random walk seen through noise, both scales unknown",
+        local_level,
+        walk,
+    ),
+    "ar2": Entry(4, "a short series", autoregression, cycle),
+    "gp": Entry(
+        5,
+        "hyperparameters of a Gaussian process, hardly identified",
+        gaussian_process,
+        sixty_patients,
+    ),
+    "growth": Entry(
+        4,
+        "a nonlinear curve, two parameters trade off",
+        growth,
+        culture,
+        held_out=True,
+    ),
+}

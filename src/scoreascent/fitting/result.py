@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
-from dataclasses import dataclass, field, replace
+import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -12,48 +13,42 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from scoreascent._arrays import last_tenth
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
+from scoreascent.adapters.arviz import to_arviz
+from scoreascent.diagnostics.verdict import Diagnosis, diagnose
+from scoreascent.diagnostics.weights import resample
 from scoreascent.families import Family
-from scoreascent.loop import State, Trace
-from scoreascent.methods import Method
+from scoreascent.run import Run
 from scoreascent.target import Target
-from scoreascent.update import Update
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-    from scoreascent.diagnostics.verdict import Diagnosis
-    from scoreascent.starts import Start
-    from scoreascent.stopping import Look
-
-Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
+MAX_ROWS = 30  # the most parameters that `print` shows
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(Run):
     """A fitted q and how it came about.
 
     With `replications`, every array has them in front, `result[i]` is the i-th fit on its own and
     `len(result)` their number; `status` is then one word for each.
+
+    `decisions` says what `fit(target)` chose, `diagnosis` how it judges the outcome, and
+    `evaluations` how many densities and gradients of the target it took.
     """
 
-    q: Family
-    state: State
-    trace: Trace
-    status: Status | tuple[Status, ...]
-    target: Target
-    method: Method
-    update: Update
-    replications: int | None = None
-    data_replicated: bool = False
-    made: dict[str, Any] = field(default_factory=dict)
-    start: Start | None = None  # where chains began, if `fit` was told
-    look: Look | None = None  # what the stopping rule saw last
-    states: Any = None  # (windows, points, coordinates): where its points were in late windows
-    decisions: tuple[str, ...] = ()  # what `fit(target)` chose
-    diagnosis: Diagnosis | None = None  # and how it judges the outcome
-    evaluations: tuple[int, int] | None = None  # densities and gradients of the target it took
+    decisions: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
+    evaluations: tuple[int, int] | None = None
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """The former name of `provenance`."""
+        warnings.warn("Result.made is now Result.provenance", DeprecationWarning, stacklevel=2)
+        return self.provenance
 
     def __bool__(self) -> bool:
         return True
@@ -79,7 +74,7 @@ class Result:
         )
 
     def sample(self, key: PRNGKeyArray | int, n: int = 1000) -> dict[str, Float[Array, "n ..."]]:
-        """N draws of q as named parameters inside their supports.
+        """Return n draws of q as named parameters inside their supports.
 
         A target stated by `dim` has the one name `"z"`. With replications they stand in front.
         """
@@ -93,11 +88,11 @@ class Result:
         return self._in_order(_named_draws(key, self.q, self.target, n))
 
     def _in_order(self, draws: dict[str, Any]) -> dict[str, Any]:
-        """The free parameters first, as the target has them; compiled code sorts names."""
+        """Put the free parameters first, as the target has them; compiled code sorts names."""
         return {name: draws[name] for name in dict.fromkeys((*self.target.site_names, *draws))}
 
     def summary(self) -> list[dict[str, Any]]:
-        """Mean, standard deviation and 90 % interval of every scalar parameter, from draws of q.
+        """Return mean, sd and 90 % interval of every scalar parameter, from draws of q.
 
         With replications: the averages of these over the replications.
         """
@@ -120,7 +115,7 @@ class Result:
     def diagnose(
         self, key: PRNGKeyArray | int | None = None, draws: int = 4000, steps: int | None = None
     ) -> Diagnosis:
-        """Whether to believe this fit: a verdict in words, and the numbers behind it.
+        """Tell whether to believe this fit: a verdict in words, and the numbers behind it.
 
         Draws of q are weighed against the posterior; the chains take up to 400 more steps at the
         fitted q; and the fit goes on for `steps` iterations (a fifth of those done, if not said)
@@ -130,8 +125,6 @@ class Result:
         The verdict is "good", "use with importance weights", "not converged: run longer" or
         "chains did not mix: q is not the inclusive optimum"; `print` shows reason and remedy.
         """
-        from scoreascent.diagnostics.verdict import diagnose
-
         if self.diagnosis is not None and key is None:
             return self.diagnosis
         return diagnose(self, 0 if key is None else key, draws, steps)
@@ -142,7 +135,7 @@ class Result:
         n: int = 1000,
         draws: Literal["q", "resampled", "chains"] = "q",
     ) -> Any:
-        """ArviZ's container of the installed version: `InferenceData` or `DataTree`.
+        """Return ArviZ's container of the installed version: `InferenceData` or `DataTree`.
 
         Groups: `posterior` (n draws, as four chains of independent draws), `chains` (400
         states of each of the chains at the fitted q), `sample_stats` (log densities, smoothed
@@ -153,30 +146,25 @@ class Result:
         states of the `chains`, taken at random. What depends on tails, such as `arviz.loo`, is
         better with one of the last two, unless q is close to the posterior.
         """
-        from scoreascent.adapters.arviz import to_arviz
-
         return to_arviz(self, key, n, draws)
 
     def resample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None
     ) -> dict[str, Float[Array, "n ..."]]:
-        """N draws of the posterior: of many draws of q, some, by smoothed importance weights.
+        """Return n draws of the posterior: some of many draws of q, by smoothed importance weights.
 
         `draws` is how many are drawn of q first, 10 n if not said. They are no better than the
         weights: look at `diagnose().k_hat`, which should be below 0.7.
         """
-        from scoreascent.diagnostics.measure import resample
-
         n = check_count("n", n, 1)
         draws = 10 * n if draws is None else check_count("draws", draws, n)
         z = resample(self, key, n, draws)
         return self._in_order(jax.jit(jax.vmap(self.target.named))(z))
 
     def warnings(self) -> list[str]:
-        """What went wrong, or makes the fit doubtful, in words; empty if nothing was seen."""
+        """Say what went wrong, or makes the fit doubtful, in words; nothing if nothing was seen."""
         trace, says = self.trace, []
-        steps = trace.loss.shape[-1]
-        if not steps:
+        if not trace.loss.shape[-1]:
             return ["no iteration was run"]
         statuses = {self.status} if isinstance(self.status, str) else set(self.status)
         if "diverged" in statuses:
@@ -184,8 +172,8 @@ class Result:
                 "diverged: the last steps would all have made q non-finite; try a smaller step "
                 "size, another start q0, or look at the target's gradient"
             )
-        if "stop" in self.made and statuses - {"converged", "diverged"}:
-            says.append(self.made["stop"])
+        if "stop" in self.provenance and statuses - {"converged", "diverged"}:
+            says.append(self.provenance["stop"])
         if skipped := int(np.sum(trace.skipped)):
             says.append(
                 f"{skipped} of {trace.skipped.size} updates were skipped because the loss or its "
@@ -195,7 +183,7 @@ class Result:
             says.append(
                 f"log p was NaN or +∞ at {invalid} proposals; they were treated as impossible"
             )
-        late = float(np.mean(trace.acceptance[..., -max(1, steps // 10):]))  # fmt: skip
+        late = float(np.mean(last_tenth(trace.acceptance)))
         if late < 0.01:
             says.append(
                 f"chains hardly move (acceptance {late:.2%} over the last tenth): q need not be "
@@ -222,12 +210,8 @@ def _named_draws(
     return jax.vmap(target.named)(q.sample(key, (n,)))
 
 
-MAX_ROWS = 30
-
-
 def _render(result: Result) -> str:
-    """The table that `print(result)` shows."""
-    steps = int(np.max(np.asarray(result.state.step)))
+    """Return the table that `print(result)` shows."""
     many = "" if result.replications is None else f" × {result.replications} replications"
     status = result.status if isinstance(result.status, str) else ", ".join(
         f"{sum(s == w for s in result.status)} {w}" for w in dict.fromkeys(result.status)
@@ -244,13 +228,12 @@ def _render(result: Result) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False)
     console.print(table)
-    line = f"{status} after {steps} steps{many}"
+    line = f"{status} after {result.steps} steps{many}"
     if "converged" in result.status:
-        line = f"{result.made['stop']}{many}"
+        line = f"{result.provenance['stop']}{many}"
     if result.trace.loss.size:
-        tail = max(1, result.trace.loss.shape[-1] // 10)
-        line += f"; last tenth: loss {np.mean(result.trace.loss[..., -tail:]):.4g}"
-        line += f", acceptance {np.mean(result.trace.acceptance[..., -tail:]):.1%}"
+        line += f"; last tenth: loss {np.mean(last_tenth(result.trace.loss)):.4g}"
+        line += f", acceptance {np.mean(last_tenth(result.trace.acceptance)):.1%}"
     console.print(line)
     for warning in result.warnings():
         console.print(f"! {warning}")

@@ -32,19 +32,19 @@ from scipy.special import stdtrit
 
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
-from scoreascent.kernels import Particles
 from scoreascent.loop import CHUNK_ROWS, Average, State, Trace
+from scoreascent.methods import Method
+from scoreascent.run import Convergence, coordinates
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-COORDINATES = 200  # of the points, most that are kept of each window
-MOST = 64  # windows kept: at so many, neighbours are merged and windows are twice as wide
-MOVES_MIN = 10  # moves of a chain in the late windows below which they say nothing
-SKIPPED_MAX = 0.1  # share of late updates that may have been skipped
-RHO_MAX = 0.95  # the autocorrelation that is believed at most
+MAX_WINDOWS = 64  # at so many, neighbours are merged and windows become twice as wide
+MIN_MOVES = 10  # moves of a chain in the late windows below which they say nothing
+MAX_SKIPPED = 0.1  # the share of late updates that may have been skipped
+MAX_RHO = 0.95  # the largest autocorrelation that is believed
 TREND_LEVEL = 0.01  # how often windows without a trend are taken for ones with it
 
 
@@ -76,9 +76,41 @@ class Converged(Config):
             raise ValueError(f"rhat must be above 1 and finite, got {self.rhat!r}")
         object.__setattr__(self, "every", check_count("every", self.every, 1))
         windows = check_count("windows", self.windows, 4, " and ≤ 16")
-        if windows > MOST // 4:  # as many late ones are left after a merger
-            raise ValueError(f"windows must be an integer ≥ 4 and ≤ {MOST // 4}, got {windows}")
+        if windows > MAX_WINDOWS // 4:  # as many late ones are left after a merger
+            raise ValueError(
+                f"windows must be an integer ≥ 4 and ≤ {MAX_WINDOWS // 4}, got {windows}"
+            )
         object.__setattr__(self, "windows", windows)
+
+    def complaints(self, seen: Convergence) -> list[str]:
+        """Say why the rule is not met, in words; nothing if it is."""
+        if seen.windows < self.windows:
+            return [f"{seen.windows} late windows where {self.windows} are needed"]
+        if seen.moves < MIN_MOVES:
+            return [f"the chains moved only {seen.moves:.2g} times each in the late windows"]
+        if seen.stands_still:
+            return ["q did not move at all in the late windows"]
+        says = []
+        if not seen.error <= self.tolerance:
+            says.append(
+                f"averaged λ known to {seen.error:.2g} sds where {self.tolerance:.2g} is asked"
+            )
+        if not seen.rhat <= self.rhat:
+            says.append(f"R̂ {seen.rhat:.3g} where {self.rhat:.3g} is asked")
+        if seen.drifts:
+            says.append("q still drifts")
+        if seen.skipped > MAX_SKIPPED:
+            says.append(f"{seen.skipped:.0%} of the late updates were skipped")
+        return says
+
+    def words(self, seen: Convergence, steps: int) -> str:
+        """Say in one line whether the rule is met."""
+        if says := self.complaints(seen):
+            return f"not converged after {steps} steps: {'; '.join(says)}"
+        return (
+            f"converged after {steps} steps: averaged λ known to {seen.error:.2g} sds, "
+            f"R̂ {seen.rhat:.3g} over {seen.windows} late windows"
+        )
 
 
 class Windows(NamedTuple):
@@ -94,56 +126,14 @@ class Windows(NamedTuple):
     states: Any  # where the points were at the end of each, in some coordinates
 
 
-class Look(NamedTuple):
-    """What the rule saw: of replications, the worst."""
-
-    windows: int  # late ones
-    error: float = math.inf
-    rhat: float = math.inf
-    trend: bool = False
-    moves: float = math.inf  # of each chain, in the late windows
-    skipped: float = 0.0
-    still: bool = False
-
-    def complaints(self, rule: Converged) -> list[str]:
-        """Why the rule is not met, in words; empty if it is."""
-        if self.windows < rule.windows:
-            return [f"{self.windows} late windows where {rule.windows} are needed"]
-        if self.moves < MOVES_MIN:
-            return [f"the chains moved only {self.moves:.2g} times each in the late windows"]
-        if self.still:
-            return ["q did not move at all in the late windows"]
-        says = []
-        if not self.error <= rule.tolerance:
-            says.append(
-                f"averaged λ known to {self.error:.2g} sds where {rule.tolerance:.2g} is asked"
-            )
-        if not self.rhat <= rule.rhat:
-            says.append(f"R̂ {self.rhat:.3g} where {rule.rhat:.3g} is asked")
-        if self.trend:
-            says.append("q still drifts")
-        if self.skipped > SKIPPED_MAX:
-            says.append(f"{self.skipped:.0%} of the late updates were skipped")
-        return says
-
-    def words(self, rule: Converged, steps: int) -> str:
-        """One line for a person."""
-        if says := self.complaints(rule):
-            return f"not converged after {steps} steps: {'; '.join(says)}"
-        return (
-            f"converged after {steps} steps: averaged λ known to {self.error:.2g} sds, "
-            f"R̂ {self.rhat:.3g} over {self.windows} late windows"
-        )
-
-
-def blank_windows(rule: Converged, state: State, many: bool) -> Windows:
-    """No windows yet, of a run that is or begins in this state (its shapes are enough)."""
+def blank_windows(rule: Converged, method: Method, state: State, many: bool) -> Windows:
+    """Return no windows yet, of a run that is or begins in this state (its shapes are enough)."""
     none = lambda x: np.zeros((0, *x.shape), x.dtype)  # noqa: E731
     mean, sd = jax.eval_shape(functools.partial(_moments, many=many), state.q)
     share = np.zeros((0, *state.step.shape))
     q = jax.tree.map(none, state.q)
     count = lambda n: np.asarray(n, np.int64)  # noqa: E731
-    states = none(jax.eval_shape(functools.partial(_states, many=many), state))
+    states = none(jax.eval_shape(functools.partial(_states, method, many=many), state))
     return Windows(count(0), count(rule.every), q, none(mean), none(sd), share, share, states)
 
 
@@ -154,26 +144,27 @@ class Watch:
     callbacks and checkpoints, which cut the run elsewhere, change nothing.
     """
 
-    def __init__(self, rule: Converged | None, windows: Windows | None) -> None:
+    def __init__(self, rule: Converged | None, method: Method, windows: Windows | None) -> None:
         self.rule, self.windows = rule, windows
-        self.seen = Look(0)
+        self.seen = Convergence(0)
         self.met = False
+        self._method = method
         self._judge()
 
     def _judge(self) -> None:
         if self.rule is not None and self.windows is not None:
-            self.seen = look(self.windows)
-            self.met = not self.seen.complaints(self.rule)
+            self.seen = assess(self.windows)
+            self.met = not self.rule.complaints(self.seen)
 
     def room(self, done: int) -> int:
-        """Iterations that may run before the next look."""
+        """Return the iterations that may run before the next window ends."""
         if self.windows is None:
             return CHUNK_ROWS
         width = int(self.windows.width)
         return width - (done - int(self.windows.origin)) % width
 
-    def look(self, state: State, parts: list[Trace], done: int) -> State:
-        """At the end of a window: keep it, look, and begin the next one."""
+    def after_chunk(self, state: State, parts: list[Trace], done: int) -> State:
+        """At the end of a window keep it, judge, and begin the next one."""
         windows = self.windows
         if windows is None or self.room(done) != windows.width:
             return state
@@ -183,48 +174,41 @@ class Watch:
         q = jax.tree.map(np.asarray, state.average.q)
         mean, sd = (np.asarray(x) for x in _moments(state.average.q, many))
         acceptance, skipped = (np.mean(x, 0, np.float64) for x in (rows[0], rows[1]))
-        new = (q, mean, sd, acceptance, skipped, np.asarray(_states(state, many)))
+        states = np.asarray(_states(self._method, state, many))
+        new = (q, mean, sd, acceptance, skipped, states)
         grown = jax.tree.map(lambda old, x: np.concatenate([old, x[None]]), tuple(windows[2:]), new)
         windows = Windows(windows.origin, windows.width, *grown)
-        self.windows = windows if len(windows.skipped) < MOST else _merged(windows, many)
+        self.windows = windows if len(windows.skipped) < MAX_WINDOWS else _merged(windows, many)
         self._judge()
         return state._replace(average=Average(state.step, state.q))
 
     def average(self, state: State) -> Family:
-        """The average of the late windows; before the first one ends, that of all iterates."""
+        """Return the average of the late windows; before the first one ends, of all iterates."""
         assert state.average is not None
         if self.windows is None or not len(self.windows.skipped):
             return state.average.q
-        late = jax.tree.map(_late, self.windows.q)
-        if state.step.shape == () and hasattr(late, "pooled"):
-            return late.pooled()  # type: ignore[no-any-return]
-        return jax.tree.map(  # type: ignore[no-any-return]
-            lambda x: jnp.asarray(x.mean(0, np.float64).astype(x.dtype)), late
-        )
+        late: Family = jax.tree.map(_late, self.windows.q)
+        return late.pooled() if state.step.shape == () else Family.pooled(late)
 
     def late_states(self) -> Any:
-        """The points at the ends of the late windows, (windows, points, coordinates), or None."""
+        """Return the points at the ends of late windows: (windows, points, coordinates)."""
         if self.windows is None or not self.windows.states.size:
             return None
         return _late(self.windows.states)
 
     def words(self, done: int) -> str:
-        """What was seen last."""
+        """Say what was seen last."""
         assert self.rule is not None
-        return self.seen.words(self.rule, done)
+        return self.rule.words(self.seen, done)
 
 
-def coordinates(dim: int) -> np.ndarray[Any, Any]:
-    """Those of z that are looked at: all, or `COORDINATES` of them."""
-    return np.unique(np.linspace(0, dim - 1, min(dim, COORDINATES)).astype(int))
-
-
-@functools.partial(jax.jit, static_argnames="many")
-def _states(state: State, many: bool) -> Any:
-    """The points at some coordinates; none of replications, or where there are none."""
-    if many or not isinstance(state.eta, Particles):
+@functools.partial(jax.jit, static_argnames=("method", "many"))
+def _states(method: Method, state: State, many: bool) -> Any:
+    """Return the points at some coordinates; none of replications, or where there are none."""
+    points = None if many else method.particles(state.eta)
+    if points is None:
         return jnp.zeros((0, 0))
-    return state.eta.z[:, coordinates(state.eta.z.shape[-1])]
+    return points.z[:, coordinates(points.z.shape[-1])]
 
 
 @functools.partial(jax.jit, static_argnames="many")
@@ -234,7 +218,7 @@ def _moments(q: Family, many: bool) -> Any:
 
 
 def _last_rows(parts: list[Trace], n: int) -> tuple[Any, Any]:
-    """Acceptance and skips of the last n iterations."""
+    """Return acceptance and skips of the last n iterations."""
     taken: list[Trace] = []
     missing = n
     for part in reversed(parts):
@@ -250,25 +234,27 @@ def _last_rows(parts: list[Trace], n: int) -> tuple[Any, Any]:
 
 
 def _merged(windows: Windows, many: bool) -> Windows:
-    """Each two neighbours as one window of twice the width."""
+    """Return each two neighbours as one window of twice the width."""
     pairs = lambda x: x.reshape(-1, 2, *x.shape[1:]).mean(1, np.float64).astype(x.dtype)  # noqa: E731
     q = jax.tree.map(pairs, windows.q)
-    moments = [_moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MOST // 2)]
+    moments = [
+        _moments(jax.tree.map(lambda x, i=i: x[i], q), many) for i in range(MAX_WINDOWS // 2)
+    ]
     mean, sd = (np.stack([np.asarray(x) for x in xs]) for xs in zip(*moments))
     shares = pairs(windows.acceptance), pairs(windows.skipped)
     return Windows(windows.origin, 2 * windows.width, q, mean, sd, *shares, windows.states[1::2])
 
 
 def _late(x: Any) -> Any:
-    """The second half of the windows, the middle one included."""
+    """Return the second half of the windows, the middle one included."""
     return x[len(x) // 2 :]
 
 
-def look(windows: Windows) -> Look:
-    """What the late windows say."""
+def assess(windows: Windows) -> Convergence:
+    """Return what the late windows say."""
     n = len(_late(windows.acceptance))
     if n < 4:
-        return Look(n)
+        return Convergence(n)
     mean, sd = (
         _late(x).astype(np.float64).reshape(n, -1, x.shape[-1]) for x in (windows.mean, windows.sd)
     )
@@ -281,7 +267,7 @@ def look(windows: Windows) -> Look:
     runs = skipped < 1 if np.any(skipped < 1) else np.full(len(skipped), True)
     x, acceptance, skipped = x[:, runs], acceptance[runs], skipped[runs]
     finite = bool(np.all(np.isfinite(x)))
-    return Look(
+    return Convergence(
         n,
         float(np.max(monte_carlo_error(x))) if finite else math.inf,
         float(np.max(split_rhat(x))) if finite else math.inf,
@@ -293,7 +279,7 @@ def look(windows: Windows) -> Look:
 
 
 def monte_carlo_error(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
-    """The standard error of the mean of n correlated values, in the worst of k coordinates.
+    """Return the standard error of the mean of n correlated values, in the worst of k coordinates.
 
     >>> x = np.random.default_rng(0).normal(size=(32, 1, 2))
     >>> bool(0.18 < monte_carlo_error(x)[0] < 0.36)  # 1/√32 is 0.18
@@ -305,7 +291,7 @@ def monte_carlo_error(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
     with np.errstate(all="ignore"):
         pooled = _unbiased(lagged.sum(-1) / square.sum(-1), n) + 3 / math.sqrt(n * x.shape[-1])
         own = _unbiased(lagged / square, n) + 1 / math.sqrt(n)
-    rho = np.clip(np.nan_to_num(np.fmax(own, pooled[..., None])), 0, RHO_MAX)
+    rho = np.clip(np.nan_to_num(np.fmax(own, pooled[..., None])), 0, MAX_RHO)
     effective = n * (1 - rho) / (1 + rho)
     # the mean of n values over its estimated error is Student's t, of this variance
     student = (n - 1) / (n - 3)
@@ -318,7 +304,7 @@ def _unbiased(rho: Floats, n: int) -> Floats:
 
 
 def split_rhat(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
-    """R̂ of the first and the second half of n values, variances summed over coordinates.
+    """Return R̂ of the first and the second half of n values, variances summed over coordinates.
 
     >>> x = np.random.default_rng(0).normal(size=(32, 1, 100))
     >>> trend = 0.2 * np.arange(32)[:, None, None]
@@ -335,7 +321,7 @@ def split_rhat(x: Float[np.ndarray, "n r k"]) -> Float[np.ndarray, " r"]:
 
 
 def drifts(x: Float[np.ndarray, "n r k"]) -> np.ndarray[Any, Any]:
-    """Whether any coordinate goes one way: its slope, by Student's t, at the level of one in all.
+    """Tell whether any coordinate goes one way: by Student's t of its slope, at one level for all.
 
     >>> x = np.random.default_rng(0).normal(size=(32, 1, 100))
     >>> steady = np.where(np.arange(100) == 7, np.arange(32)[:, None, None], 0)

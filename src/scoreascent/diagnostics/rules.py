@@ -1,0 +1,288 @@
+"""What measurements mean: rules from what was measured to a finding, of which the first hit wins.
+
+A rule is a function of `Measured` that gives a `Finding` or None. `RULES` is their order; the last
+one always applies. To add a rule, write a function and put it into the tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from scoreascent.diagnostics.measure import Measured
+
+Verdict = Literal[
+    "good",
+    "use with importance weights",
+    "not converged: run longer",
+    "chains did not mix: q is not the inclusive optimum",
+]
+GOOD, WEIGH, LONGER, STUCK = Verdict.__args__  # type: ignore[attr-defined]
+
+MAX_GOOD_K, MAX_USABLE_K = 0.5, 0.7  # k̂ (Vehtari et al., 2024)
+MAX_RHAT = 1.1
+MIN_ACCEPTANCE, MAX_STUCK = 0.01, 0.1
+# How much of a posterior sd, or of a log ratio of sds, one may be wrong by without being told
+MAX_SHIFT, MAX_RATIO = 0.2, 0.2
+# q follows its chains if so many times more proposals were accepted while it moved
+MAX_ACCEPTANCE_RATIO = 2.0
+MAX_TREND = 0.95  # with this much correlation with time, λ is on its way, not wandering
+MAX_INVALID = 0.01
+MAX_TAIL = 0.7  # a tail of shape ½ has no variance; estimates are off by about 0.1
+MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
+# What a draw of q must be worth; where k̂ lies between its two limits one weight in thousands may
+# be large, but most of q's draws must be as good as the posterior's.
+MIN_WORTH, MIN_WORTH_IF_K_IS_HIGH = 0.1, 0.5
+MIN_REACH = 0.3  # of the length that trajectories should have
+MAX_STAY = 0.02  # of the chains' time
+# What chains with moves of their own must show to be believed where weights cannot be
+MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 1500
+
+
+class Finding(NamedTuple):
+    """A verdict, the reason for it, and what to try."""
+
+    verdict: Verdict
+    reason: str
+    advice: str = ""
+
+
+Rule = Callable[[Measured], Finding | None]
+
+
+def judge(measured: Measured) -> Finding:
+    """Return the finding of the first rule that applies."""
+    for rule in RULES:
+        finding = rule(measured)
+        if finding is not None:
+            return finding
+    raise AssertionError("the last rule applies always")
+
+
+def diverged(m: Measured) -> Finding | None:
+    """The run diverged, or its iterates are not finite."""
+    if m.status == "diverged" or not np.isfinite(m.motion):
+        advice = "smaller steps, another start, or look at log_density"
+        return Finding(LONGER, "the fit diverged", advice)
+    return None
+
+
+def improper(m: Measured) -> Finding | None:
+    """The posterior has no finite mass, for q grows without bound."""
+    if m.growth > MAX_GROWTH:
+        reason = f"a standard deviation of q has grown by a factor of {m.growth:.0e}"
+        return Finding(STUCK, f"{reason}: the posterior seems improper", "proper priors")
+    return None
+
+
+def on_its_way(m: Measured) -> Finding | None:
+    """The iterates go steadily one way."""
+    return _moving(m) if m.trend > MAX_TREND and m.motion > MAX_SHIFT else None
+
+
+def follows_chains(m: Measured) -> Finding | None:
+    """A q that is fitted to a few chains can follow them wherever they go.
+
+    Most proposals then are accepted because q is where the chains are, not where the posterior is.
+    """
+    if m.has_chains and m.motion > 1 and m.late_acceptance > MAX_ACCEPTANCE_RATIO * m.acceptance:
+        return Finding(
+            STUCK,
+            f"q follows its chains: {m.late_acceptance:.1%} of the proposals were accepted while "
+            f"it did, {m.acceptance:.1%} now that it stands still, and it would move by "
+            f"{m.motion:.1f} sds if it went on. It has contracted onto a part of the posterior",
+            "more chains, and a richer family or kernel",
+        )
+    return None
+
+
+def hardly_accepts(m: Measured) -> Finding | None:
+    """Chains are where they began."""
+    if m.has_chains and (m.acceptance < MIN_ACCEPTANCE or m.stuck > MAX_STUCK):
+        return Finding(
+            STUCK,
+            f"acceptance is {m.acceptance:.2%} and {m.stuck:.0%} of the chains never moved "
+            f"in {m.looked} steps",
+            "a richer family or kernel: proposals of this q hardly ever land in the posterior",
+        )
+    return None
+
+
+def chains_disagree(m: Measured) -> Finding | None:
+    """Chains are in different places."""
+    if m.has_chains and not m.rhat <= MAX_RHAT:
+        return Finding(
+            STUCK,
+            f"R̂ over the chains is {m.rhat:.2f}: they are in different places",
+            "more iterations if it falls; if not, the posterior has parts between which this "
+            "kernel does not move",
+        )
+    return None
+
+
+def still_moving(m: Measured) -> Finding | None:
+    """Two halves of late iterates differ."""
+    return _moving(m) if m.rhat_lambda > MAX_RHAT and m.motion > MAX_SHIFT else None
+
+
+def differs_from_chains(m: Measured) -> Finding | None:
+    """The moments of q are not those of the chains that it proposes to."""
+    if m.has_chains and (m.shift > MAX_SHIFT or m.ratio > MAX_RATIO):
+        return Finding(
+            LONGER,
+            f"the chains at this q have means {m.shift:.2f} sds away and sds off by a factor "
+            f"of {np.exp(m.ratio):.2f}",
+            "more steps, or average=True",
+        )
+    return None
+
+
+def heavy_tails(m: Measured) -> Finding | None:
+    """A coordinate has no variance that could be known."""
+    if m.has_chains and m.tail > MAX_TAIL:
+        return Finding(
+            STUCK,
+            f"a coordinate's tails are so heavy (Pareto shape {m.tail:.2f}) that its variance "
+            "does not exist or cannot be known, so no q has it",
+            "lighter-tailed priors, or another parametrisation",
+        )
+    return None
+
+
+def rule_not_met(m: Measured) -> Finding | None:
+    """A stopping rule was set and not met."""
+    return Finding(LONGER, m.complaint, "more steps") if m.complaint else None
+
+
+def undefined(m: Measured) -> Finding | None:
+    """The density is undefined where q has mass."""
+    if m.invalid > MAX_INVALID:
+        return Finding(
+            WEIGH,
+            f"the density is NaN at {m.invalid:.0%} of q's draws",
+            "a transform that keeps parameters where the model is defined",
+        )
+    return None
+
+
+def several_modes(m: Measured) -> Finding | None:
+    """Searches ended in different places."""
+    if not m.places_agree:
+        return Finding(
+            WEIGH,
+            "searches found several modes: q spreads over them, and over the gaps between",
+            "result.resample(), or the chains' own states",
+        )
+    return None
+
+
+def short_reach(m: Measured) -> Finding | None:
+    """Gradient moves are much shorter than they should be, and weights do not vouch for q."""
+    if m.reach < MIN_REACH and (m.k_hat > MAX_USABLE_K or m.worth < MIN_WORTH_IF_K_IS_HIGH):
+        return Finding(
+            STUCK,
+            f"gradient moves reach only {m.reach:.0%} as far as they should, because longer steps "
+            "are rejected: the density has an edge, or regions of a much smaller scale",
+            "a transform that has no edge, or another parametrisation",
+        )
+    return None
+
+
+def close(m: Measured) -> Finding | None:
+    """The draws of q are nearly draws of π."""
+    near = m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH
+    nearer = m.k_hat <= MAX_USABLE_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
+    return Finding(GOOD, _share(m)) if near or nearer else None
+
+
+# Where π is not of q's shape, chains that find their own way tell whether its moments are q's.
+# Independent proposals cannot tell that: what q does not reach, they do not either.
+
+
+def stays_long(m: Measured) -> Finding | None:
+    """Chains that move by themselves stay long in some places."""
+    if m.has_chains and m.moves_alone and m.stay > MAX_STAY:
+        return Finding(
+            STUCK,
+            f"for {m.stay:.0%} of their time chains cannot move, though others do: there are "
+            "regions whose scale is much smaller than elsewhere",
+            "another parametrisation, such as a non-centred one",
+        )
+    return None
+
+
+def mixes_slowly(m: Measured) -> Finding | None:
+    """Chains that move by themselves have not earned enough draws."""
+    slow = m.rhat > MAX_RHAT_ALONE or m.chain_ess < MIN_ESS_ALONE
+    if m.has_chains and m.moves_alone and slow:
+        return Finding(
+            STUCK,
+            f"the chains mix slowly (R̂ {m.rhat:.2f}, {m.chain_ess:.0f} effective draws), "
+            f"and q is too far from the posterior to check them: {_share(m)}",
+            "more steps, or another parametrisation",
+        )
+    return None
+
+
+def chains_vouch(m: Measured) -> Finding | None:
+    """Chains that move by themselves mix, and have the moments of q."""
+    if m.has_chains and m.moves_alone:
+        return Finding(
+            GOOD,
+            f"the chains mix (R̂ {m.rhat:.3f}, {m.chain_ess:.0f} effective draws) and q has their "
+            f"means and standard deviations; but the posterior is not of q's shape ({_share(m)}): "
+            "take quantiles from the chains' states, as to_arviz() has them",
+        )
+    return None
+
+
+def not_covered(m: Measured) -> Finding | None:
+    """The draws of q miss a part of the posterior."""
+    if not m.k_hat <= MAX_USABLE_K:
+        return Finding(
+            WEIGH,
+            f"k̂ = {m.k_hat:.2f}: draws of q do not cover the posterior, and weights alone "
+            "cannot mend that",
+            "a richer family; or the chains' own states, if they mix. With few chains q may sit on "
+            "one part of the posterior: compare a fit with more of them",
+        )
+    return None
+
+
+def needs_weights(m: Measured) -> Finding | None:
+    """The draws of q cover the posterior and are not as good as its own."""
+    return Finding(WEIGH, _share(m), "result.resample()")
+
+
+RULES: tuple[Rule, ...] = (
+    diverged,
+    improper,
+    on_its_way,
+    follows_chains,
+    hardly_accepts,
+    chains_disagree,
+    still_moving,
+    differs_from_chains,
+    heavy_tails,
+    rule_not_met,
+    undefined,
+    several_modes,
+    short_reach,
+    close,
+    stays_long,
+    mixes_slowly,
+    chains_vouch,
+    not_covered,
+    needs_weights,
+)
+
+
+def _moving(m: Measured) -> Finding:
+    reason = f"q is still moving: by {m.motion:.2f} posterior sds over the next iterations"
+    return Finding(LONGER, reason, "more steps, or average=True")
+
+
+def _share(m: Measured) -> str:
+    return f"k̂ = {m.k_hat:.2f} and a draw of q is worth {m.worth:.2f} of π's"

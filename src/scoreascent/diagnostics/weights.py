@@ -1,0 +1,74 @@
+"""Importance weights π/q of draws of q: what they say of a fit, and draws of π by them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from scipy.special import logsumexp
+
+from scoreascent._arrays import impossible
+from scoreascent._batches import log_probs
+from scoreascent._random import as_key
+from scoreascent.diagnostics.psis import effective_sample_size, psis
+from scoreascent.families import Family
+from scoreascent.run import Run, check_single
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PRNGKeyArray
+
+
+def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Array, Any, Any]:
+    """Return n draws of q, and their log densities under π and under q."""
+    z = _sample(key, q, n)
+    return z, log_probs(target, z), log_probs(q, z)
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _sample(key: PRNGKeyArray, q: Family, n: int) -> Array:
+    return q.sample(key, (n,))
+
+
+def log_weights(log_p: Any, log_q: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return log π/q in float64, and where π was NaN or +∞, which counts as no mass."""
+    log_p, log_q = np.asarray(log_p, np.float64), np.asarray(log_q, np.float64)
+    invalid = impossible(log_p)
+    return np.where(invalid, -np.inf, log_p) - log_q, invalid
+
+
+def weigh(run: Run, key: PRNGKeyArray, n: int) -> dict[str, Any]:
+    """Measure what n draws of q say about π/q; the names are those of `Measured`."""
+    _, log_p, log_q = draw(key, run.target, run.q, n)
+    log_w, invalid = log_weights(log_p, log_q)
+    numbers: dict[str, Any] = {"draws": n, "invalid": float(np.mean(invalid))}
+    if not np.any(log_w > -np.inf):
+        nothing = dict.fromkeys(("chi2", "log_w_star"), np.inf)
+        return {**numbers, "k_hat": np.inf, "ess": 0.0, "log_evidence": -np.inf, **nothing}
+    log_z = float(logsumexp(log_w) - np.log(n))
+    smooth = psis(log_w)
+    ess = effective_sample_size(smooth.log_weights)
+    return {
+        **numbers,
+        "k_hat": smooth.k_hat,
+        "ess": ess,
+        "chi2": n / ess - 1,
+        "log_w_star": float(np.max(log_w)) - log_z,
+        "log_evidence": log_z,
+    }
+
+
+def resample(run: Run, key: PRNGKeyArray | int, n: int, draws: int) -> Array:
+    """Return n of `draws` draws of q, drawn by their smoothed weights; see `Result.resample`."""
+    check_single(run)
+    key_draw, key_pick = jax.random.split(as_key(key))
+    z, log_p, log_q = draw(key_draw, run.target, run.q, draws)
+    log_w, _ = log_weights(log_p, log_q)
+    if not np.any(log_w > -np.inf):
+        raise ValueError("no draw of q lies where the posterior has mass: there is nothing to draw")
+    total = np.cumsum(np.exp(psis(log_w).log_weights))
+    u = np.asarray(jax.random.uniform(key_pick, (n,)), np.float64)
+    chosen = np.searchsorted(total, u * total[-1], side="right")
+    return z[np.minimum(chosen, draws - 1)]

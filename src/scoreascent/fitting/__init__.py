@@ -1,0 +1,17 @@
+"""From a call of `fit` to its result: arguments, the host's loop, stopping, starts, files."""
+
+from scoreascent.fitting.checkpoint import CheckpointError
+from scoreascent.fitting.entry import fit
+from scoreascent.fitting.result import DivergenceError, Result
+from scoreascent.fitting.starts import laplace, pathfinder
+from scoreascent.fitting.stopping import Converged
+
+__all__ = [
+    "CheckpointError",
+    "Converged",
+    "DivergenceError",
+    "Result",
+    "fit",
+    "laplace",
+    "pathfinder",
+]

@@ -1,0 +1,158 @@
+"""What `fit` was given, checked once, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scoreascent._random import as_key
+from scoreascent._structs import check_count
+from scoreascent.families import Family
+from scoreascent.fitting.stopping import Converged
+from scoreascent.loop import Replicate, State, Trace, first_q
+from scoreascent.methods import Method
+from scoreascent.run import Start
+from scoreascent.target import Target, stack
+from scoreascent.update import Update, as_update
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The arguments of `fit`, checked. What was not given, and is chosen later, is None.
+
+    `q` is the first q, one for each of `count` replications if there are any; q0 is evaluated once.
+    """
+
+    target: Target
+    replicate: Replicate
+    count: int | None
+    method: Method | None
+    q: Family | None
+    start: Start | None
+    update: Update | None
+    steps: int | None
+    key: PRNGKeyArray
+    average: bool | float
+    stop: Converged | None
+    progress: bool
+    checkpoint: Path | None
+    checkpoint_every: float
+    state: State | None
+    callback: Callable[[State, Trace], object] | None
+    callback_every: int
+    throw: bool
+
+
+def check(
+    *,
+    target: Any,
+    method: Any,
+    q0: Any,
+    optimizer: Any,
+    steps: Any,
+    key: Any,
+    average: Any,
+    stop: Any,
+    replications: Any,
+    progress: bool,
+    checkpoint: Any,
+    checkpoint_every: float,
+    state: Any,
+    callback: Any,
+    callback_every: Any,
+    throw: bool,
+) -> Arguments:
+    """Return the arguments of `fit` as they are used, or raise a ValueError that names one."""
+    method = _check_method(method)
+    update = None if optimizer is None else as_update(optimizer)
+    steps = None if steps is None else check_count("steps", steps, 0)
+    target, replicate, count = _as_replicated(target, replications)
+    if method is None and (count is not None or state is not None):
+        given = "state" if count is None else "several targets or replications"
+        raise ValueError(f"with {given} give a method too, such as pmcsa(10)")
+    run_key = as_key(key)
+    start = q0 if isinstance(q0, Start) else None
+    q = None
+    if method is not None or q0 is not None:
+        q = first_q(q0 if start is None else start.q, target, run_key, count)
+    _check_average(average)
+    _check_stop(stop, average)
+    if not checkpoint_every >= 0:
+        raise ValueError(f"checkpoint_every must be ≥ 0 seconds, got {checkpoint_every!r}")
+    if state is not None and checkpoint is not None:
+        raise ValueError("give state or checkpoint, not both")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback must be a function of state and trace, got {callback!r}")
+    return Arguments(
+        target=target,
+        replicate=replicate,
+        count=count,
+        method=method,
+        q=q,
+        start=start,
+        update=update,
+        steps=steps,
+        key=run_key,
+        average=average,
+        stop=stop,
+        progress=progress,
+        checkpoint=None if checkpoint is None else _check_path(checkpoint),
+        checkpoint_every=checkpoint_every,
+        state=state,
+        callback=callback,
+        callback_every=check_count("callback_every", callback_every, 1),
+        throw=throw,
+    )
+
+
+def _check_method(method: Any) -> Method | None:
+    """Return the method, or None for the automatic fit."""
+    if method is None or (isinstance(method, str) and method == "auto"):
+        return None
+    if isinstance(method, str):
+        raise ValueError(f"method must be one such as pmcsa(10), or 'auto', got {method!r}")
+    if not isinstance(method, Method):
+        raise ValueError(f"method must be one such as pmcsa(10) or elbo(10), got {method!r}")
+    return method
+
+
+def _as_replicated(target: Any, replications: Any) -> tuple[Target, Replicate, int | None]:
+    if replications is not None:
+        check_count("replications", replications, 1)
+    if isinstance(target, Target):
+        return target, "nothing" if replications is None else "seeds", replications
+    if not isinstance(target, list | tuple):
+        raise ValueError(f"target must be a Target or a list of them, got {target!r}")
+    if replications not in (None, len(target)):
+        raise ValueError(f"replications is {replications} but {len(target)} targets were given")
+    return stack(target), "data", len(target)
+
+
+def _check_average(average: Any) -> None:
+    fraction = 0.5 if isinstance(average, bool) else average
+    if not (isinstance(fraction, int | float) and 0 <= fraction < 1):
+        raise ValueError(f"average must be a bool or a fraction in [0, 1), got {average!r}")
+
+
+def _check_stop(stop: Any, average: bool | float) -> None:
+    if stop is not None and not isinstance(stop, Converged):
+        raise ValueError(f"stop must be a rule such as Converged(), got {stop!r}")
+    if stop is not None and average is not False:
+        raise ValueError(
+            f"give stop or average, not both: stop={stop!r} averages the late windows, and average "
+            f"is {average!r}"
+        )
+
+
+def _check_path(checkpoint: Any) -> Path:
+    path = Path(checkpoint)
+    if not path.parent.is_dir():
+        raise ValueError(f"checkpoint: the folder {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise ValueError(f"checkpoint: {str(path)!r} is a folder; name a file")
+    return path

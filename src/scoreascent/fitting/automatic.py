@@ -1,0 +1,201 @@
+"""`fit(target)`: a few rules that choose everything, say what they chose, and judge the outcome.
+
+1. Start: Gaussians at what eight searches find (`laplace`), unless `q0` is given.
+2. Family: full-rank up to 200 dimensions, rank 20 plus a diagonal beyond.
+3. Chains: 128, or 2d if that is more, up to 512; 64 for a low-rank family.
+4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
+   enough, otherwise `Cycle(IMH(), HMC())`.
+5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
+6. Stop: when averaged means and log sds are known to 0.03 posterior sds.
+7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
+   posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
+   If it is not good and more steps may help, it goes on: three stages at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from scoreascent._batches import log_probs
+from scoreascent.diagnostics.measure import sd_growth
+from scoreascent.diagnostics.rules import GOOD, MAX_GROWTH
+from scoreascent.diagnostics.verdict import Diagnosis
+from scoreascent.families import Family
+from scoreascent.families.base import can_match
+from scoreascent.fitting import by_method
+from scoreascent.fitting.arguments import Arguments
+from scoreascent.fitting.result import DivergenceError, Result
+from scoreascent.fitting.starts import laplace
+from scoreascent.fitting.stopping import Converged
+from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
+from scoreascent.methods import pmcsa
+from scoreascent.run import Start
+from scoreascent.schedules import Decay
+from scoreascent.target import Target
+from scoreascent.update import DEFAULT, Update, moment_matching
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+MIN_CHAINS, MAX_CHAINS, SPARSE_CHAINS = 128, 512, 64
+MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
+MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
+MAX_STEPS, MAX_STAGES = 3000, 3  # iterations of a stage, and stages
+PROPOSALS_ALONE = IMH()
+WITH_GRADIENTS = Cycle(IMH(), HMC())
+FIRST_RULE = Converged(tolerance=0.03, every=20)
+LATER_RULE = Converged(tolerance=0.03, every=20, windows=16)  # where a first look did not do
+
+Say = Callable[[str], None]
+
+
+def fit(given: Arguments) -> Result:
+    """Choose what was not given, fit in up to three stages, and judge."""
+    decisions: list[str] = []
+    console = Console(stderr=True, quiet=not given.progress, highlight=False)
+
+    def say(text: str) -> None:
+        decisions.append(text)
+        console.print(f"auto: {text}")
+
+    key_start, key_fit, key_judge = jax.random.split(given.key, 3)
+    stage, kernel = _first_stage(given, key_start, say)
+    cost = Count(0, 0) if stage.start is None else Count(*stage.start.evaluations)
+    for number in range(1, MAX_STAGES + 1):
+        result = _fit(
+            replace(
+                stage,
+                key=jax.random.fold_in(key_fit, number),
+                checkpoint=_stage_path(given.checkpoint, number),
+            )
+        )
+        cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
+        diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
+        say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
+        next_kernel = _next_kernel(kernel, diagnosis)
+        ended = result.status in ("interrupted", "stopped") or next_kernel is None
+        if ended or number == MAX_STAGES:
+            break
+        assert next_kernel is not None
+        kernel = next_kernel
+        say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
+        stage = _next_stage(stage, result, kernel)
+    return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
+
+
+# -- stages ----------------------------------------------------------------------------------------
+
+
+def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Arguments, Kernel]:
+    """Return the arguments of the first stage, and its kernel."""
+    start, q = _start(given, key, say)
+    n = _chains(q)
+    kernel: Kernel = PROPOSALS_ALONE
+    if start is not None:
+        rate = _acceptance(given.target, start)
+        kernel = WITH_GRADIENTS if rate < MIN_ACCEPTANCE or q.is_sparse else kernel
+        say(f"kernel: {kernel!r}, for {rate:.0%} of the start's own proposals are accepted")
+    say(f"chains: {n}")
+    update = given.update
+    if update is None:
+        update = _update(q, n)
+        say(f"update: {update!r}")
+    stop = FIRST_RULE if given.stop is None and given.average is False else given.stop
+    steps = MAX_STEPS if given.steps is None else given.steps
+    stage = replace(
+        given, method=pmcsa(n, kernel), q=q, start=start, update=update, steps=steps, stop=stop
+    )
+    return stage, kernel
+
+
+def _next_kernel(kernel: Kernel, diagnosis: Diagnosis) -> Kernel | None:
+    """Return the kernel of the next stage; None if there should be none."""
+    doubtful = diagnosis.verdict != GOOD or diagnosis.ess < MIN_WORTH * diagnosis.draws
+    if kernel != WITH_GRADIENTS and doubtful:
+        return WITH_GRADIENTS
+    return None if diagnosis.verdict == GOOD or diagnosis.final else kernel
+
+
+def _next_stage(stage: Arguments, result: Result, kernel: Kernel) -> Arguments:
+    """Return the arguments of a stage at the fitted q, with the chains where they are."""
+    start = stage.start or Start(result.q, (), (0.0,), 1, True, (0, 0))
+    start = replace(start, q=result.q, z=result.state.eta.z, before=start.first_q)
+    stop = LATER_RULE if stage.stop is FIRST_RULE else stage.stop
+    n = result.method.chains
+    return replace(stage, method=pmcsa(n, kernel), q=result.q, start=start, stop=stop)
+
+
+def _fit(stage: Arguments) -> Result:
+    """Fit by the stage's method, with a divergence named by its most likely cause."""
+    try:
+        return by_method.fit(stage)
+    except DivergenceError as error:
+        growth = sd_growth(error.result)
+        if not growth > MAX_GROWTH:
+            raise
+        raise DivergenceError(
+            f"q has grown by a factor of {growth:.0e}: log_density is constant, or the posterior "
+            "improper; give it proper priors",
+            error.result,
+        ) from None
+
+
+def _stage_path(checkpoint: Path | None, stage: int) -> Path | None:
+    """Return the file of a stage: the later ones lie beside the first."""
+    if checkpoint is None or stage == 1:
+        return checkpoint
+    return checkpoint.with_name(f"{checkpoint.name}.{stage}")
+
+
+# -- choices ---------------------------------------------------------------------------------------
+
+
+def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None, Family]:
+    """Return where to begin: the start that was given or searched for, if any, and the first q."""
+    if given.start is not None:
+        say(f"start: as given; {given.start}")
+        return given.start, given.start.q
+    if given.q is not None:
+        say(f"start: the {type(given.q).__name__} that was given")
+        return None, given.q
+    start = laplace(given.target, key)
+    say(f"start: {start}")
+    say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")
+    return start, start.q
+
+
+def _chains(q: Family) -> int:
+    if q.is_sparse:
+        return SPARSE_CHAINS
+    return int(np.clip(32 * -(-2 * q.dim // 32), MIN_CHAINS, MAX_CHAINS))
+
+
+def _update(q: Family, n: int) -> Update:
+    """Return moment matching so slow that the noise in q hardly costs acceptance.
+
+    A covariance that remembers 2n/γ points is off by d²γ/8n nats on average.
+    """
+    if not can_match(q):
+        return DEFAULT
+    free = 1 if q.is_sparse else q.dim
+    first = float(np.clip(round(0.8 * n / free**2, 2), 0.01, 0.25))
+    return moment_matching(Decay(first=first, power=0.8))
+
+
+def _acceptance(target: Target, start: Start) -> float:
+    """Return how often IMH would accept, in stationarity as the start's own points see it."""
+    log_w = log_probs(target, start.z) - log_probs(start.q, start.z)
+    log_w = log_w[np.isfinite(log_w)]
+    if not len(log_w):
+        return 0.0
+    # the chain is at a point with probability ∝ its weight, the proposal is any of them
+    here = np.exp(log_w - log_w.max())
+    accept = np.exp(np.minimum(log_w[None] - log_w[:, None], 0))
+    return float(np.sum(here[:, None] * accept) / (here.sum() * len(log_w)))

@@ -1,0 +1,110 @@
+"""`fit`, the one way in: it checks its arguments and hands them to one of two doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Literal
+
+import optax
+
+from scoreascent.families import Family
+from scoreascent.fitting import automatic, by_method
+from scoreascent.fitting.arguments import check
+from scoreascent.fitting.result import Result
+from scoreascent.fitting.stopping import Converged
+from scoreascent.loop import State, Trace
+from scoreascent.methods import Method
+from scoreascent.run import Start
+from scoreascent.target import Target
+from scoreascent.update import Update
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+
+def fit(
+    target: Target | Sequence[Target],
+    method: Method | Literal["auto"] = "auto",
+    *,
+    q0: Family | Start | Callable[[PRNGKeyArray], Family] | None = None,
+    optimizer: optax.GradientTransformation | Update | None = None,
+    steps: int | None = None,
+    key: PRNGKeyArray | int = 0,
+    average: bool | float = False,
+    stop: Converged | None = None,
+    replications: int | None = None,
+    progress: bool = True,
+    checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: float = 30.0,
+    state: State | None = None,
+    callback: Callable[[State, Trace], object] | None = None,
+    callback_every: int = 1000,
+    throw: bool = True,
+) -> Result:
+    """Fit q to a posterior.
+
+    `fit(target)` chooses start, family, kernel and the rest for itself, stops when it has
+    converged, and ends with a verdict; `result.decisions` says what it chose, and any argument
+    overrules it. With a method, nothing is chosen: the other defaults are those below.
+
+    Args:
+        target: the posterior, or a list of posteriors that differ only in their data, which are
+            then fitted side by side as replications.
+        method: such as `pmcsa(10)`, `jsa`, `msc`, `msc_rb` or `elbo`; or "auto".
+        q0: the family and where it starts, or a function of a key that gives it (each replication
+            then gets its own), or a `Start` such as `laplace(target)` gives, from whose points the
+            chains begin. The default is a mean-field Gaussian N(0, I).
+        optimizer: any optax optimiser, or another `Update`. The default is ADAM with step 0.01.
+        steps: the iteration to reach, counted from the beginning of the run, so a run resumed from
+            `state` or `checkpoint` goes on to the same end. The default is 10 000.
+        key: an integer seed or a `jax.random.key`.
+        average: give back the average of the iterates instead of the last one. `True` averages the
+            second half of the run; a number in [0, 1) is the fraction that is left out before.
+        stop: end the run when this rule is met, with the status "converged"; `steps` is then the
+            most it may take. The average of the late windows is given back, whether the rule was
+            met or not. A run resumed from `checkpoint` keeps its windows; from `state`, they begin
+            anew.
+        replications: run so many fits with different keys at once, under one `vmap`.
+        progress: show a progress bar on stderr.
+        checkpoint: a file that the run is saved to, and resumed from if it is there. A resumed run
+            gives the same bits as one that was never stopped.
+        checkpoint_every: seconds between two saves.
+        state: resume from the `state` of an earlier result instead.
+        callback: called with the state and the trace since the last call: before the first
+            iteration of this run, whenever the iteration number is a multiple of `callback_every`,
+            and after the last. If it returns True the run ends there, with the status "stopped".
+            It does not change the run's bits.
+        callback_every: iterations between two calls.
+        throw: raise `DivergenceError` if the fit diverges, rather than give it back with the
+            status "diverged". Replications never raise; their statuses tell.
+
+    Ctrl-C ends the run after the current chunk and gives back what is there, with the status
+    "interrupted"; pressed twice it raises as usual.
+
+    >>> import jax.numpy as jnp
+    >>> from scoreascent import Target, pmcsa
+    >>> target = Target(lambda z: -0.5 * jnp.sum((z - 1) ** 2), dim=2)
+    >>> result = fit(target, pmcsa(10), steps=2000, average=True, progress=False)
+    >>> bool(jnp.all(jnp.abs(result.q.mean - 1) < 0.2))
+    True
+    """
+    given = check(
+        target=target,
+        method=method,
+        q0=q0,
+        optimizer=optimizer,
+        steps=steps,
+        key=key,
+        average=average,
+        stop=stop,
+        replications=replications,
+        progress=progress,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        state=state,
+        callback=callback,
+        callback_every=callback_every,
+        throw=throw,
+    )
+    return automatic.fit(given) if given.method is None else by_method.fit(given)

@@ -1,0 +1,217 @@
+"""Searches for modes on the host, and the Gaussians with the curvature at the places they find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import fmin_l_bfgs_b
+
+from scoreascent._arrays import as_default, impossible
+from scoreascent._batches import log_probs
+from scoreascent._structs import check_count
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+    Vector = np.ndarray[Any, np.dtype[np.float64]]
+
+MAX_FULL_RANK = 200  # the most coordinates for which a d × d matrix is kept
+BOX_SIZES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's chains do, or further out
+MODEL_EVERY = 3  # every third search begins where the model itself would, if it knows
+MAX_ITERATIONS = 300  # of a search
+DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
+MAX_SHRINKS = 6  # how often a Gaussian which leaves the support is made narrower
+
+
+@dataclass
+class Cost:
+    """How often the target was evaluated so far, by all searches together."""
+
+    densities: int = 0
+    gradients: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A Gaussian N(mean, scale scaleᵀ), scale a matrix or a diagonal; its draws and their log p."""
+
+    mean: Vector
+    scale: Vector
+    z: Vector
+    log_p: Vector
+    elbo: float
+
+    @property
+    def sd(self) -> Vector:
+        """The standard deviations."""
+        return self.scale if self.scale.ndim == 1 else np.sqrt(np.sum(self.scale**2, 1))
+
+
+def is_fair(g: Found) -> bool:
+    """Tell whether log p around the mean falls about as a Gaussian's would: by χ²/2."""
+    spread = np.std(g.log_p - g.log_p.mean()) if np.all(np.isfinite(g.log_p)) else np.inf
+    return bool(spread < 3 * np.sqrt(len(g.mean) / 2) + 1)
+
+
+@jax.jit
+def _value_and_grad(target: Target, z: Any) -> Any:
+    return jax.value_and_grad(target.log_prob)(z)
+
+
+@jax.jit
+def _hessian(target: Target, z: Any) -> Any:
+    return jax.hessian(target.log_prob)(z)
+
+
+@jax.jit
+def _hessian_times(target: Target, z: Any, v: Any) -> Any:
+    """Return H v for each row of v, a few at a time."""
+    times = lambda v: jax.jvp(jax.grad(target.log_prob), (z,), (v,))[1]  # noqa: E731
+    return jax.lax.map(times, v, batch_size=8)
+
+
+def first_points(
+    target: Target,
+    key: PRNGKeyArray,
+    rng: np.random.Generator,
+    searches: int,
+    initial: Any,
+    cost: Cost,
+) -> Iterator[Vector]:
+    """Yield where the searches begin: places that were given, then boxes and the model's own."""
+    given = _given_points(target, initial)
+    for i in range(max(check_count("searches", searches, 1), len(given))):
+        own: Any = None
+        if i < len(given):
+            own = given[i]
+        elif i % MODEL_EVERY == MODEL_EVERY - 1:
+            own = target.initial(jax.random.fold_in(key, i))
+        if own is not None and _is_finite(target, own, cost):
+            yield np.asarray(own, np.float64)
+        elif i < len(given):
+            raise ValueError(
+                f"initial: the log density or its gradient is not finite at the place {i} of "
+                f"{len(given)}; give places inside the support"
+            )
+        else:
+            yield _in_box(target, rng, BOX_SIZES[i % len(BOX_SIZES)], cost)
+
+
+def _given_points(target: Target, initial: Any) -> list[Vector]:
+    """Return `initial` as a list of vectors."""
+    if initial is None:
+        return []
+    places = initial if isinstance(initial, list | tuple) else [initial]
+    points = []
+    for place in places:
+        z = np.asarray(target.unconstrain(place) if isinstance(place, Mapping) else place)
+        if z.shape != (target.dim,) or z.dtype.kind not in "fiu":
+            raise ValueError(
+                f"initial must be parameters by name, a vector of {target.dim} numbers, or a list "
+                f"of such, got {place!r}"
+            )
+        points.append(z.astype(np.float64))
+    return points
+
+
+def _is_finite(target: Target, z: Any, cost: Cost) -> bool:
+    """Tell whether a search can begin there."""
+    log_p, gradient = _value_and_grad(target, as_default(z))
+    cost.gradients += 1
+    return bool(np.isfinite(log_p) and np.all(np.isfinite(np.asarray(gradient))))
+
+
+def _in_box(target: Target, rng: np.random.Generator, box: float, cost: Cost) -> Vector:
+    """Draw a point of the box with finite density and gradient, nearer and nearer to the origin."""
+    for shrink in 0.8 ** np.arange(40):
+        z = rng.uniform(-box, box, target.dim) * shrink
+        if _is_finite(target, z, cost):
+            return z
+    return np.zeros(target.dim)
+
+
+def descend(target: Target, z: Vector, cost: Cost) -> list[Vector]:
+    """Return the iterates of L-BFGS on −log p. Where log p is not finite it turns back."""
+    path = [z.copy()]
+
+    def loss(z: Vector) -> tuple[float, Vector]:
+        log_p, gradient = _value_and_grad(target, as_default(z))
+        cost.gradients += 1
+        value, slope = float(log_p), np.asarray(gradient, np.float64)
+        if not (np.isfinite(value) and np.all(np.isfinite(slope))):
+            return 1e30, np.zeros_like(slope)
+        return -value, -slope
+
+    fmin_l_bfgs_b(
+        loss, z, m=20, maxiter=MAX_ITERATIONS, maxfun=2 * MAX_ITERATIONS, pgtol=1e-6, factr=1e2,
+        callback=lambda z: path.append(z.copy()),
+    )  # fmt: skip
+    return path
+
+
+def gaussians(
+    target: Target, places: list[Vector], rng: np.random.Generator, cost: Cost
+) -> list[Found]:
+    """Return the Gaussian with the curvature at each place, drawn from and weighed."""
+    out = []
+    for z in places:
+        mean = np.asarray(z, np.float64)
+        scale = _scale(target, as_default(z), rng, cost)
+        for _ in range(MAX_SHRINKS):
+            noise = rng.standard_normal((DRAWS, target.dim))
+            draws = mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)
+            log_p = log_probs(target, as_default(draws))
+            cost.densities += DRAWS
+            log_p = np.where(impossible(log_p), -np.inf, log_p)
+            finite = np.isfinite(log_p)
+            if np.mean(finite) > 0.2:
+                break
+            scale = scale / 4  # the support ends before the curvature says so
+        diagonal = scale if scale.ndim == 1 else np.abs(np.diagonal(scale))
+        entropy = np.sum(np.log(diagonal)) + 0.5 * target.dim * (1 + np.log(2 * np.pi))
+        elbo = float(np.mean(floored(log_p, target.dim)) + entropy)
+        out.append(Found(mean, scale, draws, log_p, elbo))
+    return out
+
+
+def _scale(target: Target, z: Any, rng: np.random.Generator, cost: Cost) -> Vector:
+    """Return a factor of the inverse of −H at z: a triangle, or in many dimensions a diagonal.
+
+    Negative curvature cost by its size; where there is none, the scale is about one.
+    """
+    dim = target.dim
+    if dim > MAX_FULL_RANK:
+        signs = rng.choice([-1.0, 1.0], (2 * DRAWS, dim))
+        cost.gradients += 2 * len(signs)
+        products = np.asarray(_hessian_times(target, z, jnp.asarray(signs, z.dtype)), np.float64)
+        curvature = np.abs(np.mean(signs * products, 0))
+        return 1 / np.sqrt(positive(curvature))
+    cost.gradients += 2 * dim
+    precision = -np.asarray(_hessian(target, z), np.float64)
+    if not np.all(np.isfinite(precision)):
+        return np.eye(dim)
+    unit = 1 / np.sqrt(positive(np.abs(np.diagonal(precision))))
+    values, vectors = np.linalg.eigh(unit[:, None] * precision * unit)
+    values = np.where(np.abs(values) < 1e-7, 1.0, np.maximum(np.abs(values), 1e-6))
+    half = (unit[:, None] * vectors) / np.sqrt(values)
+    root: Vector = np.linalg.qr(half.T)[1].T
+    return root
+
+
+def positive(curvature: Vector) -> Vector:
+    """Replace by one the curvatures that are zero, or nearly so beside the others."""
+    floor = 1e-12 * np.max(curvature, initial=0.0)
+    return np.where(np.isfinite(curvature) & (curvature > floor), curvature, 1.0)
+
+
+def floored(log_p: Vector, dim: int) -> Vector:
+    """Return log densities in which draws outside the support are bad ones, not infinitely bad."""
+    finite = np.isfinite(log_p)
+    low = log_p[finite].min() - dim if finite.any() else -np.inf
+    return np.where(finite, log_p, low)

@@ -1,0 +1,186 @@
+"""Where to begin: Gaussians at the modes that several searches find, and whether they agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from scoreascent._arrays import as_default
+from scoreascent._batches import log_probs
+from scoreascent._extras import require
+from scoreascent._random import as_key
+from scoreascent.families import Family, FullRank, LowRank
+from scoreascent.fitting.searches import (
+    DRAWS,
+    MAX_FULL_RANK,
+    Cost,
+    Found,
+    descend,
+    first_points,
+    floored,
+    gaussians,
+    is_fair,
+    positive,
+)
+from scoreascent.kernels import evaluate
+from scoreascent.run import Start
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+    from scoreascent.fitting.searches import Vector
+
+START_RANK = 20  # of the low-rank family beyond `MAX_FULL_RANK` coordinates
+PATHFINDER_ITERATIONS = 60  # of a search by Pathfinder, which draws at each of them
+PATH_PLACES = 8  # places of a path that are looked at if its end is no good
+MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as one
+MAX_ELBO_GAP = 5.0  # nats: a mode this much worse than the best is not worth a chain
+MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
+
+
+def laplace(
+    target: Target, key: PRNGKeyArray | int = 0, searches: int = 8, initial: Any = None
+) -> Start:
+    """Gaussians with the curvature of log p at its modes, found by L-BFGS from several places.
+
+    Searches begin in boxes around the origin, and every third one, if the model is NumPyro's or
+    PyMC's, at a draw of its prior or at its initial values. `initial` names places of your own,
+    which come first: parameters as `target.constrain` gives them, a vector z, or a list of such.
+
+    Where a mode says little of the mass around it (a hierarchical model whose density grows
+    without bound as a scale goes to zero), the best place on the way there is taken instead: the
+    one whose Gaussian has the highest ELBO. q is full-rank up to 200 dimensions, low-rank beyond.
+
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
+    >>> start = laplace(target)
+    >>> [round(float(x), 2) for x in (*start.q.mean, *start.q.sd)]
+    [3.0, 3.0, 0.1, 0.1]
+    """
+    key, cost, found = as_key(key), Cost(), []
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    for first in first_points(target, key, rng, searches, initial, cost):
+        path = descend(target, first, cost)
+        best = max(gaussians(target, path[-1:], rng, cost), key=lambda g: g.elbo)
+        if not is_fair(best) and len(path) > 2:
+            at = np.unique(np.linspace(0, len(path) - 2, PATH_PLACES).astype(int))
+            others = gaussians(target, [path[i] for i in at], rng, cost)
+            best = max([best, *others], key=lambda g: g.elbo)
+        found.append(best)
+    return _chosen(target, found, cost)
+
+
+def pathfinder(
+    target: Target, key: PRNGKeyArray | int = 0, searches: int = 4, initial: Any = None
+) -> Start:
+    """Gaussians on the way to the modes, by BlackJAX's Pathfinder from several places.
+
+    Each search keeps the Gaussian with the highest ELBO on its path, with the inverse Hessian that
+    L-BFGS has learnt by then: gradients alone, where `laplace` differentiates twice. Searches begin
+    as there, and the best are kept and held against each other as there. BlackJAX does not tell how
+    often its line searches look, so `evaluations` counts one gradient for each iteration.
+
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
+    >>> start = pathfinder(target)
+    >>> [round(float(x), 1) for x in (*start.q.mean, *start.q.sd)]
+    [3.0, 3.0, 0.1, 0.1]
+    """
+    require("blackjax", "blackjax", "pathfinder")
+    key, cost, found = as_key(key), Cost(), []
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    for i, first in enumerate(first_points(target, key, rng, searches, initial, cost)):
+        path = _path(target, jax.random.fold_in(key, i), as_default(first))
+        found.append(_best_of_path(target, *(np.asarray(x, np.float64) for x in path)))
+        cost.densities += (PATHFINDER_ITERATIONS + 2) * DRAWS
+        cost.gradients += PATHFINDER_ITERATIONS
+    return _chosen(target, found, cost)
+
+
+def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
+    """Return the best of what the searches found, and whether it is one place."""
+    found.sort(key=lambda g: -g.elbo)
+    if not np.isfinite(found[0].elbo):
+        raise ValueError(
+            "no search found a place around which the target's log density is finite; give q0 "
+            "where the posterior has mass, or check log_density for NaN"
+        )
+    kept = [g for g in found if g.elbo >= found[0].elbo - MAX_ELBO_GAP]
+    elbos = tuple(g.elbo for g in found)
+    weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), MIN_SHARE)
+    parts = [g.z[np.isfinite(g.log_p)] for g in kept]
+    z = np.concatenate([x[: max(1, round(w * len(x)))] for x, w in zip(parts, weights)])
+    agree = all(_valley(target, kept[0].mean, g.mean, cost) < MAX_VALLEY for g in kept[1:])
+    q = _family(kept, weights / weights.sum(), target.dim)
+    return Start(q, as_default(z), elbos, len(kept), agree, (cost.densities, cost.gradients))
+
+
+def _family(kept: list[Found], weights: Vector, dim: int) -> Family:
+    """Return the Gaussian with the moments of the mixture of those that are kept."""
+    mean = np.tensordot(weights, [g.mean for g in kept], 1)
+    away = [g.mean - mean for g in kept]
+    if dim > MAX_FULL_RANK:
+        var = np.tensordot(weights, [g.sd**2 + a**2 for g, a in zip(kept, away)], 1)
+        return LowRank.from_moments(as_default(mean), as_default(np.sqrt(var)), START_RANK)
+    covs = [g.scale @ g.scale.T + np.outer(a, a) for g, a in zip(kept, away)]
+    return FullRank.from_moments(as_default(mean), as_default(np.tensordot(weights, covs, 1)))
+
+
+def _valley(target: Target, a: Vector, b: Vector, cost: Cost) -> float:
+    """Return how far log p falls on the way from a to b, below the lower of the two."""
+    along = np.linspace(0, 1, DRAWS)[:, None]
+    log_p = log_probs(target, as_default(a + along * (b - a)))
+    cost.densities += DRAWS
+    return float(min(log_p[0], log_p[-1]) - np.nanmin(log_p))
+
+
+# -- BlackJAX's Pathfinder -------------------------------------------------------------------------
+
+
+@jax.jit
+def _path(target: Target, key: PRNGKeyArray, z: Any) -> Any:
+    """Return the best Gaussian of a path: mean, factors of its covariance, draws, densities.
+
+    The covariance is diag(alpha) + beta gamma betaᵀ.
+    """
+    finder = require("blackjax.vi.pathfinder", "blackjax", "pathfinder")
+
+    def log_density(z: Any) -> Any:
+        return evaluate(target, z)[0].log_p  # NaN and +∞ are −∞: nothing goes there
+
+    key_path, key_draw = jax.random.split(key)
+    best, _ = finder.approximate(key_path, log_density, z, DRAWS, maxiter=PATHFINDER_ITERATIONS)
+    draws, log_q = finder.sample(key_draw, best, DRAWS)
+    slope = best.alpha * best.grad_position
+    slope = slope + best.beta @ (best.gamma @ (best.beta.T @ best.grad_position))
+    log_p = jax.lax.map(log_density, draws, batch_size=DRAWS)
+    return best.position + slope, best.alpha, best.beta, best.gamma, draws, log_p, log_q
+
+
+def _best_of_path(
+    target: Target,
+    mean: Vector,
+    alpha: Vector,
+    beta: Vector,
+    gamma: Vector,
+    z: Vector,
+    log_p: Vector,
+    log_q: Vector,
+) -> Found:
+    """Return what `_path` found, its covariance made positive definite beyond doubt."""
+    variance = alpha + np.sum((beta @ gamma) * beta, 1)
+    if not all(np.all(np.isfinite(x)) for x in (mean, variance, z, log_q)):
+        return Found(mean, np.ones(target.dim), z, np.full(DRAWS, -np.inf), -np.inf)
+    sd = np.sqrt(positive(np.abs(variance)))
+    if target.dim > MAX_FULL_RANK:
+        scale = sd
+    else:
+        cov = (np.diag(alpha) + beta @ gamma @ beta.T) / np.outer(sd, sd)
+        values, vectors = np.linalg.eigh((cov + cov.T) / 2)
+        half = sd[:, None] * vectors * np.sqrt(np.maximum(values, 1e-6))
+        scale = np.linalg.qr(half.T)[1].T
+    elbo = float(np.mean(floored(log_p, target.dim) - log_q))
+    return Found(mean, scale, z, log_p, elbo)

@@ -1,0 +1,76 @@
+"""What a parameter is, and what an adapter tells of a model beyond its log density."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class Param(NamedTuple):
+    """A named parameter: its support (a `numpyro.distributions.constraints` object) and its shape.
+
+    The shape is that of the value a model sees: `(3, 3)` for a 3 × 3 Cholesky factor of a
+    correlation matrix, though it has only three degrees of freedom.
+    """
+
+    support: Constraint = constraints.real
+    shape: tuple[int, ...] = ()
+
+
+class Model(ABC):
+    """A log density that knows more of itself than a function does: what an adapter makes.
+
+    `Target(model, dim=model.dim, data=data)` then gives named draws, predictions and likelihoods.
+    Every method is pure, takes one unconstrained point and can be compiled; the object itself must
+    hash, for it is a static argument of compiled code. The first three methods are needed; what a
+    model does not know of observations, it leaves to the defaults.
+    """
+
+    dim: int
+    site_names: tuple[str, ...]  # the free parameters, in the order of z
+
+    @abstractmethod
+    def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
+        """Return the log density at the unconstrained z, Jacobians included."""
+
+    @abstractmethod
+    def constrain(self, z: Float[Array, " d"], data: Any) -> dict[str, Float[Array, ...]]:
+        """Return the free parameters at z, and what the model computes from them."""
+
+    @abstractmethod
+    def unconstrain(self, values: Any, data: Any) -> Float[Array, " d"]:
+        """Return the z of such parameters."""
+
+    def log_likelihood(self, z: Float[Array, " d"], data: Any) -> dict[str, Float[Array, ...]]:
+        """Return the log density of every observation, by the name of what is observed."""
+        return {}
+
+    def predict(
+        self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any
+    ) -> dict[str, Float[Array, ...]]:
+        """Return new observations, drawn at z."""
+        return {}
+
+    def observed(self, data: Any) -> dict[str, Float[Array, ...]]:
+        """Return the observations themselves."""
+        return {}
+
+    def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"] | None:
+        """Return a place where a search may begin, random or not; None if none is known."""
+        return None
+
+    @property
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """The names of the axes of parameters and observations that have any."""
+        return {}
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """The labels along those axes."""
+        return {}

@@ -1,0 +1,96 @@
+"""Where a run begins and what it leaves behind: plain data that every instrument can look at."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from scoreascent.families import Family
+from scoreascent.loop import State, Trace
+from scoreascent.methods import Method
+from scoreascent.target import Target
+from scoreascent.update import Update
+
+Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
+MAX_COORDINATES = 200  # the most coordinates of the points that are kept of each window
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A first q and points for chains to begin at, as `fit(q0=…)` takes them.
+
+    `elbo` says how good each of the searches' Gaussians is, best first; `agree` whether those that
+    are kept are one place or several. `evaluations` counts densities and gradients. `before` is
+    the q at which the first of several stages began.
+    """
+
+    q: Family
+    z: Any
+    elbo: tuple[float, ...]
+    kept: int
+    agree: bool
+    evaluations: tuple[int, int]
+    before: Family | None = None
+
+    def __str__(self) -> str:
+        places = "one place" if self.agree else "DIFFERENT places"
+        return f"{self.kept} of {len(self.elbo)} searches kept; they found {places}"
+
+    @property
+    def first_q(self) -> Family:
+        """The q at which the first stage began."""
+        return self.q if self.before is None else self.before
+
+
+class Convergence(NamedTuple):
+    """What the late windows of a run say of its averaged λ: of replications, the worst."""
+
+    windows: int  # how many late ones there are
+    error: float = math.inf  # Monte Carlo error of the averaged means and log sds, in posterior sds
+    rhat: float = math.inf  # R̂ between the two halves of the late windows
+    drifts: bool = False  # whether a coordinate goes steadily one way
+    moves: float = math.inf  # how often each chain moved in the late windows
+    skipped: float = 0.0  # the share of late updates that were skipped
+    stands_still: bool = False  # whether q did not move at all
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A fitted q and how it came about, as the instruments of `diagnostics` see it.
+
+    With `replications`, every array has them in front, and `status` is one word for each. `states`
+    has shape (windows, points, coordinates): where the points were at the ends of late windows.
+    """
+
+    q: Family
+    state: State
+    trace: Trace
+    status: Status | tuple[Status, ...]
+    target: Target
+    method: Method
+    update: Update
+    replications: int | None = None
+    data_replicated: bool = False
+    provenance: dict[str, Any] = field(default_factory=dict)
+    start: Start | None = None
+    convergence: Convergence | None = None
+    states: Any = None
+
+    @property
+    def steps(self) -> int:
+        """The iterations that were done."""
+        return int(np.max(np.asarray(self.state.step)))
+
+
+def coordinates(dim: int) -> np.ndarray[Any, Any]:
+    """Return the coordinates of z that are looked at: all, or `MAX_COORDINATES` of them."""
+    return np.unique(np.linspace(0, dim - 1, min(dim, MAX_COORDINATES)).astype(int))
+
+
+def check_single(run: Run) -> None:
+    """Raise for a result that is many."""
+    if run.replications is not None:
+        raise ValueError("this result holds replications; take one of them, such as result[0]")
