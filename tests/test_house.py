@@ -14,7 +14,6 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 TESTS = sorted(ROOT.glob("tests/test_*.py"))
-NOT_YET_APART = {"test_cells": {"test_runner"}}  # none may be added
 
 
 def imported_modules(source: str) -> set[str]:
@@ -44,7 +43,7 @@ def imported_tests(source: str) -> set[str]:
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_no_test_file_imports_another(path: Path) -> None:
     """What two files need is in tests/helpers.py, registry.py, stats.py or models.py."""
-    assert imported_tests(path.read_text()) <= NOT_YET_APART.get(path.stem, set())
+    assert imported_tests(path.read_text()) == set()
 
 
 @pytest.mark.parametrize(
