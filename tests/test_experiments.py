@@ -1,9 +1,10 @@
 """Run folders, the quick versions of Figures 1 and 2, and what the stored full tables show."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import scoreascent as sa
 from scoreascent.cli import app
-from scoreascent.experiments import figure1, figure2, figures, registry, tables
+from scoreascent.experiments import drawing, figure1, figure2, figures, registry, tables
 from scoreascent.experiments.methods import PAPER_OPTIMIZERS
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import RunFolder, RunFolderError
@@ -108,13 +109,18 @@ def test_an_empty_run_has_no_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "pictures"),
+    ("what", "pictures", "smaller"),
     [
-        ("figure1", ["figure1"]),
-        pytest.param("figure2", ["figure2", "figure2-schedules"], marks=pytest.mark.slow),
+        ("figure1", ["figure1"], {"budgets": (4,), "steps": 300}),
+        pytest.param("figure1", ["figure1"], {}, marks=pytest.mark.slow),
+        pytest.param("figure2", ["figure2", "figure2-schedules"], {}, marks=pytest.mark.slow),
     ],
+    ids=["figure1", "figure1, whole", "figure2, whole"],
 )
-def test_quick_figures(tmp_path, what, pictures):
+def test_quick_figures(tmp_path, what, pictures, smaller, monkeypatch):
+    experiment = registry.known(what)
+    quick = replace(experiment.quick, **smaller)
+    monkeypatch.setitem(registry.EXPERIMENTS, what, replace(experiment, quick=quick))
     out = tmp_path / what
     command = ["reproduce", what, "--quick", "--out", str(out)]
     first = CliRunner().invoke(app, command)
@@ -124,7 +130,7 @@ def test_quick_figures(tmp_path, what, pictures):
     for name in pictures:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     cells = {p: p.stat().st_mtime_ns for p in (out / "cells").iterdir()}
-    assert len(cells) == 4
+    assert len(cells) == (2 if smaller else 4)
     # killed and started again: one cell is lost, and only that one is made anew, to the same bits
     victim = sorted(cells)[0]
     before = victim.read_bytes()
@@ -312,10 +318,19 @@ def test_the_page_shows_the_stored_tables():
         assert (RESULTS / name).read_text().strip() in page
 
 
-def test_the_tables_are_drawn_from_the_stored_numbers(tmp_path):
+def test_the_tables_are_drawn_from_the_stored_numbers(tmp_path, monkeypatch):
+    """The curves themselves, a thousand bootstraps, are drawn in `test_tables.py`."""
+    drawn = []
+
+    def draw_curves(table, times, value):
+        drawn.append(value)
+        return plt.figure(figsize=(1, 1))
+
+    monkeypatch.setattr(drawing.curves, "draw_curves", draw_curves)
     for name in ("manifest.json", "table.parquet", "times.parquet"):
         (tmp_path / name).write_bytes((RESULTS / "table-gp" / name).read_bytes())
     command = ["reproduce", "table-gp", "--draw", "--out", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
+    assert drawn == ["lpd", "lpd_published", "rmse"]
     for name in ("both.md", "lpd.csv", "lpd.tex", "lpd_published.md"):
         assert (tmp_path / name).read_text() == (RESULTS / "table-gp" / name).read_text()

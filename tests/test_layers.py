@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -45,10 +47,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 RANK = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 # what an extra brings may be imported where it is used
-EXTRAS = {
-    "arviz", "blackjax", "distributed", "jinja2", "joblib", "matplotlib", "pandas", "plotly",
-    "pyarrow", "pymc", "pytensor", "ray", "sklearn", "typer",
-}  # fmt: skip
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ASKED = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
+EXTRAS = {re.split(r"[^\w-]", line)[0] for line in ASKED} - {"scoreascent"}
+EXTRAS |= {"sklearn", "pytensor"}  # scikit-learn's own name, and what PyMC brings
 
 
 def modules() -> dict[str, Path]:

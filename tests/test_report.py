@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from scoreascent.cli import app
 from scoreascent.experiments import report, tables
 from scoreascent.experiments.methods import METHODS
 
@@ -456,6 +458,17 @@ def test_the_extra_is_named_where_plotly_is_missing(bnn, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'scoreascent\[experiments\]'"):
         report.write([bnn], bnn / "report.html")
     assert not (bnn / "report.html").exists()
+
+
+def test_the_command_says_where_the_page_is(tmp_path):
+    run, out = make_run(tmp_path / "runs" / "figure1", "figure1"), tmp_path / "page.html"
+    ran = CliRunner().invoke(app, ["report", str(run.parent), "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    assert "report: " in ran.output
+    assert "Figure 1: variance of the gradient" in Page(out.read_text(encoding="utf-8")).text
+    ran = CliRunner().invoke(app, ["report", str(tmp_path / "nowhere"), "--out", str(out)])
+    assert ran.exit_code == 1
+    assert ran.stderr.startswith("error: ")
 
 
 # -- in a browser ----------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def false_alarms(p_values, level=0.05):
 def test_the_level_is_kept():
     """Six equal methods, twenty splits with large differences between splits."""
     rng = np.random.default_rng(7)
-    scores = rng.normal(size=(2000, 20, 6)) + 10 * rng.normal(size=(2000, 20, 1))
+    scores = rng.normal(size=(1000, 20, 6)) + 10 * rng.normal(size=(1000, 20, 1))
     for p_values in ([friedman(s) for s in scores], [nemenyi(s).min() for s in scores]):
         z, rate = false_alarms(p_values)
         assert z < 5

@@ -57,7 +57,7 @@ class Fitted:
 
     @property
     def sd(self) -> np.ndarray[Any, Any]:
-        """The standard deviations."""
+        """The standard deviations of the parameters."""
         return np.sqrt(np.diag(self.cov))
 
     def error(self, reference: Fitted) -> np.ndarray[Any, Any]:
@@ -65,7 +65,7 @@ class Fitted:
         return (self.mean - reference.mean) / reference.sd
 
     def ratio(self, reference: Fitted) -> np.ndarray[Any, Any]:
-        """Fitted over true standard deviations."""
+        """The fitted standard deviations over the true ones."""
         return self.sd / reference.sd
 
 
@@ -197,7 +197,7 @@ def draw_figure(
     reference: Fitted,
     fits: dict[str, Fitted],
 ) -> None:
-    """Left: two collinear coefficients. Right: every standard deviation over its true value."""
+    """Draw two collinear coefficients, and every standard deviation over its true value."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
     _joint(left, names, draws, fits, names.index("s1"), names.index("s2"))
     positions = np.arange(len(names))
@@ -226,7 +226,7 @@ def _joint(
     i: int,
     j: int,
 ) -> None:
-    """NUTS's draws of two parameters, under the 1- and 2-sd ellipses of every q."""
+    """Draw NUTS's draws of two parameters, under the 1- and 2-sd ellipses of every q."""
     thin = draws[:: max(1, len(draws) // 3000)]
     axes.plot(thin[:, i], thin[:, j], ".", ms=2, color="0.75", label="posterior (NUTS)")
     angle = np.linspace(0, 2 * np.pi, 200)

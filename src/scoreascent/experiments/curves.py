@@ -15,34 +15,34 @@ from scoreascent._figures import plt
 from scoreascent.datasets import AVAILABLE
 from scoreascent.experiments import methods as naming
 from scoreascent.experiments.statistics import bootstrap_band
+from scoreascent.experiments.tables import RUN_KEY
 from scoreascent.plots.panels import legend_beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 4
-LABELS = {
+MOST_PANELS_ACROSS = 4
+SCORE_LABELS = {
     "lpd": "test LPD",
     "lpd_published": "test LPD, published formula",
     "rmse": "test RMSE",
 }
-RUN = ["dataset", "method", "n"]
 
 
 def draw_curves(table: pd.DataFrame, times: pd.DataFrame | None, value: str = "lpd") -> Figure:
-    """A panel for each data set: mean over splits and its 95 % bootstrap band.
+    """Draw a panel for each data set: the mean over splits and its 95 % bootstrap band.
 
-    Against the iteration and, below it, against the seconds that a split took: those of its block
-    of splits, which ran together, over their number. Without `times` the lower panels are left
-    out. A few bad splits do not set the scale: where they pull the end of a mean out of the panel,
-    the panel shows medians and their bands, and its title says so.
+    The score stands against the iteration and, below it, against the seconds that a split took:
+    those of its block of splits, which ran together, over their number. Without `times` the lower
+    panels are left out. A few bad splits do not set the scale: where they pull the end of a mean
+    out of the panel, the panel shows medians and their bands, and its title says so.
     """
-    if value not in LABELS:
-        raise ValueError(f"value must be one of {', '.join(LABELS)}, not {value!r}")
+    if value not in SCORE_LABELS:
+        raise ValueError(f"value must be one of {', '.join(SCORE_LABELS)}, not {value!r}")
     axes_of = ["step"] if times is None else ["step", "seconds"]
     if times is not None:
-        table = table.merge(seconds_per_split(times), "left", [*RUN, "split", "step"])
+        table = table.merge(seconds_per_split(times), "left", [*RUN_KEY, "split", "step"])
     datasets = _datasets(table)
     figure, panels = _panels(len(datasets), len(axes_of))
     for place, dataset in enumerate(datasets):
@@ -57,8 +57,8 @@ def draw_curves(table: pd.DataFrame, times: pd.DataFrame | None, value: str = "l
             if x == "seconds":
                 _log_seconds(ax)
             ax.set_xlabel("iteration" if x == "step" else "seconds per split")
-            if place % COLUMNS == 0:
-                ax.set_ylabel(LABELS[value])
+            if place % MOST_PANELS_ACROSS == 0:
+                ax.set_ylabel(SCORE_LABELS[value])
         panels[place][0].set_title(f"{dataset} (medians)" if of == "median" else dataset)
     _legend(figure, _methods(table))
     return figure
@@ -69,13 +69,13 @@ def seconds_per_split(times: pd.DataFrame) -> pd.DataFrame:
     each = times.loc[times.index.repeat(times["splits"])].reset_index(names="block")
     each["split"] = each["first_split"] + each.groupby("block").cumcount()
     each["seconds"] = each["seconds"] / each["splits"]
-    return each[[*RUN, "split", "step", "seconds"]]
+    return each[[*RUN_KEY, "split", "step", "seconds"]]
 
 
 def draw_pruning(weights: pd.DataFrame) -> Figure:
-    """A panel for each data set: densities of the weights' posterior means, method by method.
+    """Draw a panel for each data set: densities of the weights' posterior means, by method.
 
-    Gaussian kernels, bandwidth by Silverman's rule. A peak at zero is weights that were pruned.
+    Kernels are Gaussian, their bandwidth is Silverman's. A peak at zero is pruned weights.
     """
     datasets = _datasets(weights)
     figure, panels = _panels(len(datasets), 1, height=2.3)
@@ -98,7 +98,7 @@ def draw_pruning(weights: pd.DataFrame) -> Figure:
         ax.set_ylim(bottom=0)
         ax.set_title(dataset)
         ax.set_xlabel("posterior mean of a weight")
-        if place % COLUMNS == 0:
+        if place % MOST_PANELS_ACROSS == 0:
             ax.set_ylabel("density")
     _legend(figure, _methods(weights))
     return figure
@@ -106,14 +106,17 @@ def draw_pruning(weights: pd.DataFrame) -> Figure:
 
 def _panels(datasets: int, rows: int, height: float = 2.2) -> tuple[Figure, list[list[Axes]]]:
     """A grid of panels, and for each data set its panels from top to bottom."""
-    across = min(datasets, COLUMNS)
-    down = math.ceil(datasets / COLUMNS)
+    across = min(datasets, MOST_PANELS_ACROSS)
+    down = math.ceil(datasets / MOST_PANELS_ACROSS)
     figure, axes = plt.subplots(
         down * rows, across, figsize=(max(3.0 * across, 5.5), height * down * rows + 0.5),
         layout="constrained", squeeze=False,
     )  # fmt: skip
     places = [
-        [axes[rows * (i // COLUMNS) + row, i % COLUMNS] for row in range(rows)]
+        [
+            axes[rows * (i // MOST_PANELS_ACROSS) + row, i % MOST_PANELS_ACROSS]
+            for row in range(rows)
+        ]
         for i in range(down * across)
     ]
     for i, place in enumerate(places):
@@ -151,7 +154,7 @@ def _legend(figure: Figure, methods: list[tuple[str, int]]) -> None:
 
 
 def _log_seconds(ax: Axes) -> None:
-    """Ticks at 1, 3, 10, 30 …: matplotlib's own labels run into each other within one decade."""
+    """Set ticks at 1, 3, 10, 30 …: matplotlib's own labels collide within one decade."""
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))

@@ -42,7 +42,7 @@ def _summary(summary: pd.DataFrame, run: StoredRun, console: Console) -> None:
 def draw_scores(experiment: str, run: StoredRun, console: Console) -> None:
     """Write the tables of every score, its curves, and the densities of the weights."""
     table, times = run.read_table(), run.read_table(TIMES)
-    values = [v for v in tables.VALUES if v in table]
+    values = [v for v in tables.SCORES if v in table]
     summaries = {v: tables.summarise(table, experiment, v) for v in values}
     for value, summary in summaries.items():
         summary.to_csv(run.path / f"{value}.csv", index=False, float_format="%.5g")

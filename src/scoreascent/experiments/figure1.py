@@ -47,12 +47,12 @@ def first_q(key: Any, dim: int) -> sa.MeanField:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method with every budget."""
+    """A cell for every method with every budget."""
     return [Cell(f"{m}-{n}", (m, n), n) for m in settings.methods for n in settings.budgets]
 
 
 def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames:
-    """One method and budget: a row for every replication and measurement."""
+    """Run one method with one budget: a row for every replication and measurement."""
     method, n = cell.piece
     problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
     seen = gradient_variance(

@@ -19,8 +19,8 @@ from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder
 from scoreascent.models.gaussian import wishart_gaussian
 
-# Each takes one number, which `inject_hyperparams` puts in the optimiser's state, so that all step
-# sizes run in one compiled loop. The last three are the schedules of the convergence table.
+# Each takes one number, γ, which `inject_hyperparams` puts in the optimiser's state, so that all
+# step sizes run in one compiled loop. The last three are the schedules of the convergence table.
 OPTIMIZERS: dict[str, Callable[[Any], optax.GradientTransformation]] = {
     "sgd": lambda gamma: optax.sgd(gamma),
     "momentum": lambda gamma: optax.sgd(gamma, momentum=0.9),
@@ -59,12 +59,12 @@ QUICK = Settings(
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Every method with every optimiser."""
+    """A cell for every method with every optimiser."""
     return [Cell(f"{o}-{m}", (m, o)) for o in settings.optimizers for m in settings.methods]
 
 
 def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames:
-    """One method and optimiser: every step size and replication under one `vmap`."""
+    """Run one method with one optimiser: every step size and replication under one `vmap`."""
     method, optimizer = cell.piece
     problem = wishart_gaussian(settings.dim, settings.nu, settings.seed)
     sizes = np.repeat(np.logspace(-3, 0, settings.step_sizes), settings.replications)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def draw_figure1(table: pd.DataFrame) -> Figure:
-    """A panel for each method; N from light to dark; median and 80 % band over replications."""
+    """Draw a panel for each method, N from light to dark: medians and 80 % bands of the runs."""
     methods = in_figure_order(table["method"])
     figure, axes = plt.subplots(
         1, len(methods), figsize=(3.1 * len(methods), 3.3), sharey=True, layout="constrained",
@@ -40,7 +40,7 @@ def draw_figure1(table: pd.DataFrame) -> Figure:
 
 
 def draw_figure2(table: pd.DataFrame, optimizers: tuple[str, ...] = PAPER_OPTIMIZERS) -> Figure:
-    """A column for each optimiser; last iterate above, averaged iterate below."""
+    """Draw a column for each optimiser; last iterate above, averaged iterate below."""
     optimizers = tuple(o for o in optimizers if o in set(table["optimizer"]))
     figure, axes = plt.subplots(
         2, len(optimizers), figsize=(3.2 * len(optimizers), 5.6), sharex=True, sharey=True,

@@ -67,7 +67,7 @@ class Execution:
             require(CLUSTER_MODULES[self.backend], self.backend, "this")
 
     def leave_room_on_the_device(self) -> None:
-        """Several processes share a GPU only if none takes all of its memory at the start."""
+        """Keep jax from taking all of a GPU's memory where several processes share it."""
         if self.jobs > 1 or self.backend != "local":
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -80,9 +80,11 @@ def nemenyi(scores: Any) -> Array:
     if k < 2 or n < 1:
         return np.ones((k, k))
     mean = ranks.mean(0)
-    q = np.abs(mean[:, None] - mean) / np.sqrt(k * (k + 1) / (6 * n))
-    p = np.clip(stats.studentized_range.sf(q * np.sqrt(2), k, np.inf), 0.0, 1.0)
-    np.fill_diagonal(p, 1.0)
+    first, second = np.triu_indices(k, 1)  # each pair once: a p-value is an integral
+    q = np.abs(mean[first] - mean[second]) / np.sqrt(k * (k + 1) / (6 * n))
+    p = np.ones((k, k))
+    p[first, second] = np.clip(stats.studentized_range.sf(q * np.sqrt(2), k, np.inf), 0.0, 1.0)
+    p[second, first] = p[first, second]
     return p
 
 

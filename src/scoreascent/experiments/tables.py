@@ -12,18 +12,22 @@ import pandas as pd
 from scoreascent.experiments.methods import label_with_budget
 from scoreascent.experiments.statistics import bootstrap, indistinct
 
-FILES = {"table-bnn": "table_bnn.csv", "table-gp": "table_gp.csv"}
-VALUES = ("lpd", "lpd_published", "rmse")
-# sets with a few rows so far out that one split can decide the mean: their medians are shown too
-OUTLIERS = ("gas",)
-CELL = ["dataset", "method", "n"]
+PUBLISHED_FILES = {"table-bnn": "table_bnn.csv", "table-gp": "table_gp.csv"}
+SCORES = ("lpd", "lpd_published", "rmse")
+# A few of their rows lie so far out that one split can decide the mean: medians are shown too.
+DATASETS_WITH_OUTLIERS = ("gas",)
+RUN_KEY = ["dataset", "method", "n"]  # the columns that say which fits belong together
 
 
 def published(experiment: str) -> pd.DataFrame:
     """The paper's table, a row for each data set, method and budget n."""
-    if experiment not in FILES:
-        raise ValueError(f"there is no table {experiment!r}; choose from {', '.join(FILES)}")
-    file = resources.files("scoreascent.experiments").joinpath("published", FILES[experiment])
+    if experiment not in PUBLISHED_FILES:
+        raise ValueError(
+            f"there is no table {experiment!r}; choose from {', '.join(PUBLISHED_FILES)}"
+        )
+    file = resources.files("scoreascent.experiments").joinpath(
+        "published", PUBLISHED_FILES[experiment]
+    )
     with file.open() as text:
         table = pd.read_csv(text)
     return table.rename(columns={"budget": "n"}).astype({"bold": bool})
@@ -39,8 +43,8 @@ def summarise(table: pd.DataFrame, experiment: str, value: str = "lpd") -> pd.Da
     half widths together, `median_agrees` the same of the median; they are None where there is
     nothing to compare.
     """
-    if value not in VALUES:
-        raise ValueError(f"value must be one of {', '.join(VALUES)}, not {value!r}")
+    if value not in SCORES:
+        raise ValueError(f"value must be one of {', '.join(SCORES)}, not {value!r}")
     paper = published(experiment)
     theirs = paper[:0] if value == "rmse" else paper
     last = _last_step(table, value)
@@ -60,14 +64,14 @@ def summarise(table: pd.DataFrame, experiment: str, value: str = "lpd") -> pd.Da
 
 
 def _last_step(table: pd.DataFrame, value: str) -> pd.DataFrame:
-    missing = [c for c in (*CELL, "split", "step", value) if c not in table.columns]
+    missing = [c for c in (*RUN_KEY, "split", "step", value) if c not in table.columns]
     if missing:
         raise ValueError(f"table has no column {', '.join(missing)}")
     if table.empty:
         raise ValueError("table has no rows; run the experiment first")
     last = table[table["step"] == table.groupby("dataset")["step"].transform("max")]
-    if (twice := last.duplicated([*CELL, "split"])).any():
-        row = last.loc[twice, [*CELL, "split"]].iloc[0]
+    if (twice := last.duplicated([*RUN_KEY, "split"])).any():
+        row = last.loc[twice, [*RUN_KEY, "split"]].iloc[0]
         raise ValueError(f"table has two rows for {row.to_dict()} at the last step")
     return last
 
@@ -88,7 +92,7 @@ def _ours(values: np.ndarray[Any, Any], told: bool) -> dict[str, Any]:
 
 
 def _theirs(theirs: pd.DataFrame, cell: dict[str, Any]) -> dict[str, Any]:
-    same = theirs[(theirs[CELL] == pd.Series(cell)).all(axis=1)]
+    same = theirs[(theirs[RUN_KEY] == pd.Series(cell)).all(axis=1)]
     if same.empty:
         return {"published": np.nan, "published_ci95": np.nan, "published_bold": None}
     row = same.iloc[0]
@@ -177,7 +181,9 @@ def _lines(summary: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
     for dataset in dict.fromkeys(summary["dataset"]):
         row = summary[summary["dataset"] == dataset].set_index(["method", "n"])
         yield dataset, row, "mean"
-        if dataset in OUTLIERS and row["splits"].max() > 2:  # of two, the median is the mean
+        if (
+            dataset in DATASETS_WITH_OUTLIERS and row["splits"].max() > 2
+        ):  # of two, the median is the mean
             yield f"{dataset} (median)", row, "median"
 
 

@@ -32,7 +32,7 @@ def plot_khat(
     key: PRNGKeyArray | int = 0,
     draws: int = 4000,
 ) -> Axes:
-    """Log importance ratios π/q of draws of q, sorted, with the tail that k̂ is the shape of.
+    """Draw the log importance ratios π/q of draws of q, sorted, and the tail whose shape is k̂.
 
     Far out, a tail of shape k climbs by k for every factor of e to the right. Up to 0.5, the dashed
     curve, it is light; up to 0.7, the dotted one, weights can be relied on (`result.resample`). It
@@ -73,7 +73,7 @@ def plot_khat(
 
 
 def _tails(ax: Axes, x: Numbers, smooth: Numbers, share: Numbers, k_hat: float, n: int) -> None:
-    """The fitted tail, and tails of shape 0.5 and 0.7 that start as it does and have its median."""
+    """Draw the fitted tail, and tails of shape 0.5 and 0.7 with its start and its median."""
     cutoff = x[-n - 1]
     tail = np.flatnonzero(x > cutoff)
     fitted = smooth[tail] + (cutoff - smooth[tail[0] - 1])  # what lies below is not smoothed

@@ -38,7 +38,7 @@ def plot_marginals(
     key: PRNGKeyArray | int = 0,
     draws: int = 4000,
 ) -> Panels:
-    """The density of q over a histogram of the chains' states at the fitted q, by parameter.
+    """Draw the density of q over a histogram of the chains' states at the fitted q, by parameter.
 
     Where the two differ, q's family cannot follow the posterior, or the fit has not arrived; where
     the histogram is all spikes, the chains do not move.
@@ -67,7 +67,7 @@ def plot_marginals(
 
 
 def draw_marginal(ax: Axes, sources: Sources) -> None:
-    """One density over another; heights are densities over the whole line, seen or not."""
+    """Draw one density over another; heights are densities over the whole line, seen or not."""
     low, high = span(sources.values())
     grid = np.linspace(low, high, 200)
     if "chains" in sources:

@@ -9,18 +9,8 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from scoreascent.fitting.result import Result
+from scoreascent.plots import panels as shared
 from scoreascent.plots.marginals import draw_marginal
-from scoreascent.plots.panels import (
-    BLUE,
-    INK,
-    ORANGE,
-    Numbers,
-    Panels,
-    legend_of_panels,
-    panels_of,
-    span,
-    tidy,
-)
 from scoreascent.plots.scalars import Sources, collect, varies
 
 if TYPE_CHECKING:
@@ -28,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_PAIRS = 8  # rows of panels that one can still read
-POINT_COLOURS = {"q": BLUE, "chains": ORANGE}
+POINT_COLOURS = {"q": shared.BLUE, "chains": shared.ORANGE}
 OUTLINED_MASS = (0.9, 0.5)  # of the reference
 
 
@@ -40,8 +30,8 @@ def plot_pairs(
     *,
     key: PRNGKeyArray | int = 0,
     draws: int = 1000,
-) -> Panels:
-    """Draws of q and states of its chains, each scalar against each: what a marginal cannot show.
+) -> shared.Panels:
+    """Draw q and the states of its chains, each scalar against each: more than marginals show.
 
     The arguments are those of `plot_marginals`; `axes` has a row and a column for each scalar. The
     marginals are on the diagonal, and what lies above it is left empty.
@@ -51,7 +41,9 @@ def plot_pairs(
     if n < 2:
         raise ValueError(f"names must choose two scalars or more to make pairs, got {labels}")
     side = 1.5 * n + 0.6
-    panels = panels_of(axes, (n, n), (side, side), "a row and a column for each scalar", n * n)
+    panels = shared.panels_of(
+        axes, (n, n), (side, side), "a row and a column for each scalar", n * n
+    )
     panels = panels.reshape(n, n)
     for i, j in np.ndindex(n, n):
         ax: Any = panels[i, j]
@@ -67,32 +59,32 @@ def plot_pairs(
         ax.tick_params(labelbottom=i == n - 1, labelleft=j == 0 and i > 0)
         if i == j:
             ax.set_yticks([])
-    legend_of_panels(panels.ravel(), axes is None)
+    shared.legend_of_panels(panels.ravel(), axes is None)
     return panels
 
 
 def _scatter(ax: Axes, x: Sources, y: Sources) -> None:
-    """Points of q and of the chains; the reference as outlines, or a cross if it is one value."""
+    """Draw points of q and of the chains; the reference is outlined, or a cross if one value."""
     for source, colour in POINT_COLOURS.items():
         if source in x:
             ax.plot(x[source], y[source], ".", ms=3, mew=0, alpha=0.5, color=colour)
-    spans = span(x.values()), span(y.values())
+    spans = shared.span(x.values()), shared.span(y.values())
     if "reference" in x and "reference" in y:
         pair = x["reference"], y["reference"]
         if all(map(varies, pair)):
             _outline(ax, *pair, spans)
         else:
-            ax.plot(pair[0][0], pair[1][0], "+", ms=9, mew=1.6, color=INK)
+            ax.plot(pair[0][0], pair[1][0], "+", ms=9, mew=1.6, color=shared.INK)
     ax.set_xlim(*spans[0])
     ax.set_ylim(*spans[1])
-    tidy(ax)
+    shared.tidy(ax)
 
 
-def _outline(ax: Axes, x: Numbers, y: Numbers, spans: Any) -> None:
-    """Regions of high density that hold so much of the draws, by a smoothed histogram."""
+def _outline(ax: Axes, x: shared.Numbers, y: shared.Numbers, spans: Any) -> None:
+    """Outline the regions of high density that hold so much of the draws, smoothed."""
     counts, edges_x, edges_y = np.histogram2d(x, y, bins=50, range=spans)
     counts = gaussian_filter(counts, 2 * (4000 / x.size) ** (1 / 6))
     at = [np.clip(np.digitize(v, e) - 1, 0, 49) for v, e in ((x, edges_x), (y, edges_y))]
     levels = np.unique(np.quantile(counts[tuple(at)], [1 - mass for mass in OUTLINED_MASS]))
     middles = [(e[1:] + e[:-1]) / 2 for e in (edges_x, edges_y)]
-    ax.contour(*middles, counts.T, levels, colors=INK, linewidths=1, linestyles="dashed")
+    ax.contour(*middles, counts.T, levels, colors=shared.INK, linewidths=1, linestyles="dashed")

@@ -54,7 +54,7 @@ def panels_of(
 
 
 def span(values: Iterable[Numbers]) -> tuple[float, float]:
-    """From where to where a picture goes: all but the last of every tail, and less of a long one.
+    """The span that a picture shows: all but the last of every tail, and less of a long one.
 
     What holds a twentieth of the draws, a second mode say, is always inside.
     """

@@ -26,7 +26,7 @@ MOST_MEDIANS = 400  # in one curve of running medians
 
 
 def plot_trace(result: Result, axes: Any = None) -> Panels:
-    """Loss and acceptance against iterations: as they were, faint; their running medians, strong.
+    """Draw loss and acceptance, iteration by iteration: faint as they were, strong as medians.
 
     Iterations whose update was skipped are ticked below. The first of `axes` gets the loss, the
     second the acceptance; replications are drawn over each other. The loss may start so high that
@@ -67,7 +67,7 @@ def plot_trace(result: Result, axes: Any = None) -> Panels:
 
 
 def _series(ax: Axes, x: Numbers, values: Numbers) -> None:
-    """Each row and its running median; a few rows have a colour and a name each."""
+    """Draw each row and its running median; a few rows have a colour and a name each."""
     n = len(values)
     distinct = n <= len(PALETTE)
     for i, row in enumerate(values):

@@ -60,7 +60,7 @@ def cells(
 
 
 def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames | None:
-    """One model by one method, a row for every seed.
+    """Fit one model by one method: a row for every seed.
 
     The first seed's time is cold: compiled code is thrown away before. The others' are warm. A fit
     that raises an error of its own has no numbers but says why.

@@ -48,7 +48,7 @@ class Modes:
 
     @property
     def moments(self) -> Moments:
-        """Within and between the modes; quantiles by a root."""
+        """The moments within and between the modes; the quantiles are roots."""
         mean = self.weights @ self.centres
         sd = np.sqrt(1 + self.weights @ (self.centres - mean) ** 2)
         rows = [_quantiles(self._cdf(i), c.min() - 9, c.max() + 9) for i, c in
@@ -89,12 +89,15 @@ def log_funnel(z: Any) -> Any:
 
 
 def funnel_target() -> Target:
-    """The funnel in ten dimensions, v first."""
+    """The funnel in ten dimensions; v is the first."""
     return Target(log_funnel, dim=FUNNEL_DIM)
 
 
 def funnel_moments() -> Moments:
-    """Var x = E eᵛ; the law of x is a mixture of normals over v, integrated on a grid."""
+    """The funnel's moments.
+
+    Var x = E eᵛ; the law of x is a mixture of normals over v, integrated on a grid.
+    """
     v = np.linspace(-8, 8, 4001)
     weights = np.exp(-0.5 * v**2)
     weights /= weights.sum()

@@ -12,7 +12,9 @@ from scipy.special import ndtr, ndtri
 from scoreascent.diagnostics.psis import psis
 from scoreascent.experiments.accuracy.moments import LEVELS, Moments
 
-RIGHT_MEAN, RIGHT_SD = 0.1, 0.05  # what "right" means: posterior sds, and logs of ratios of sds
+# a fit is called right up to these errors
+RIGHT_MEAN = 0.1  # posterior sds
+RIGHT_SD = 0.05  # logarithms of ratios of sds
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +48,11 @@ def compare(fit: Fit, reference: Moments) -> dict[str, float]:
         logs = np.log(fit.sd / reference.sd)
         low, high = np.quantile(fit.draws, [0.05, 0.95], axis=0)
         mass = mass_below(reference, high) - mass_below(reference, low)
-    bound = lambda x: np.where(np.isnan(x), np.inf, x)  # noqa: E731
+    worst = lambda x: np.where(np.isnan(x), np.inf, x)  # noqa: E731
     return {
-        "mean_error": float(np.max(bound(mean_error))),
-        "sd_error": float(np.mean(bound(np.abs(logs)))),
-        "sd_ratio": float(np.exp(logs[np.argmax(bound(np.abs(logs)))])),
+        "mean_error": float(np.max(worst(mean_error))),
+        "sd_error": float(np.mean(worst(np.abs(logs)))),
+        "sd_ratio": float(np.exp(logs[np.argmax(worst(np.abs(logs)))])),
         "coverage": float(np.mean(mass)),
         "k_hat": np.nan if fit.log_weights is None else _k_hat(fit.log_weights),
     }
@@ -68,11 +70,11 @@ def mass_below(reference: Moments, x: NDArray[Any]) -> NDArray[Any]:
     Gaussian.
     """
     scores = ndtri(LEVELS)
-    return np.array([ndtr(_line(q, scores, at)) for q, at in zip(reference.quantiles, x)])
+    return np.array([ndtr(_interpolated(q, scores, at)) for q, at in zip(reference.quantiles, x)])
 
 
-def _line(knots: NDArray[Any], values: NDArray[Any], x: float) -> float:
-    """Linear interpolation that goes on beyond both ends."""
+def _interpolated(knots: NDArray[Any], values: NDArray[Any], x: float) -> float:
+    """Interpolate linearly, and go on beyond both ends."""
     i = int(np.clip(np.searchsorted(knots, x), 1, len(knots) - 1))
     slope = (values[i] - values[i - 1]) / (knots[i] - knots[i - 1])
     return float(values[i - 1] + slope * (x - knots[i - 1]))

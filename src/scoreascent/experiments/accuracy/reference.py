@@ -24,7 +24,7 @@ from scoreascent.fitting.provenance import versions
 # in an installed package, and in the repository
 INSTALLED = Path(__file__).parent / "references"
 STORED = Path(__file__).parents[4] / "docs" / "results" / "accuracy" / "references"
-QUANTILES = [f"q{100 * level:g}" for level in LEVELS]
+QUANTILE_COLUMNS = [f"q{100 * level:g}" for level in LEVELS]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def compute(name: str, settings: Settings | None = None) -> tuple[Reference, dic
 
 
 def summarise(draws: NDArray[Any], names: tuple[str, ...]) -> Reference:
-    """Moments of draws (chains, draws, d)."""
+    """The moments of draws (chains, draws, d), and what the chains say of their error."""
     flat = draws.reshape(-1, draws.shape[-1])
     return Reference(
         mean=flat.mean(0),
@@ -98,7 +98,7 @@ def _known(moments: Moments, names: tuple[str, ...]) -> Reference:
 
 
 def _sample(name: str, target: Any, settings: Settings) -> tuple[NDArray[Any], int]:
-    """Draws (chains, draws, d), a block at a time until both rules hold; and the divergences."""
+    """Take draws (chains, draws, d), block by block until both rules hold; count divergences."""
     sampler = nuts_sampler(
         target,
         warmup=settings.warmup,
@@ -140,7 +140,7 @@ def write(folder: Path, name: str, reference: Reference, origin: dict[str, Any])
             "sd": reference.sd,
             "rhat": reference.rhat,
             "ess": np.round(reference.ess),
-            **dict(zip(QUANTILES, reference.quantiles.T)),
+            **dict(zip(QUANTILE_COLUMNS, reference.quantiles.T)),
         }
     )
     text = io.StringIO()
@@ -177,7 +177,7 @@ def load(name: str, folder: Path | None = None) -> Reference:
     return Reference(
         mean=table["mean"].to_numpy(np.float64),
         sd=table["sd"].to_numpy(np.float64),
-        quantiles=table[QUANTILES].to_numpy(np.float64),
+        quantiles=table[QUANTILE_COLUMNS].to_numpy(np.float64),
         names=tuple(table["coordinate"]),
         rhat=table["rhat"].to_numpy(np.float64),
         ess=table["ess"].to_numpy(np.float64),

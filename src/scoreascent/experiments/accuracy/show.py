@@ -28,7 +28,7 @@ GROUPS = ("regular", "held out", "irregular")
 
 
 def write(table: pd.DataFrame, folder: Path, console: Console) -> None:
-    """`table.csv`, `models.csv` and `.md`, `summary.csv` and `.md`, `accuracy.png`."""
+    """Write `table.csv`, `models.csv` and `.md`, `summary.csv` and `.md`, `accuracy.png`."""
     table.to_csv(folder / "table.csv", index=False, float_format="%.5g")
     models, methods = by_model(table), summarise(table)
     models.to_csv(folder / "models.csv", index=False, float_format="%.5g")
@@ -182,7 +182,7 @@ def markdown_models(models: pd.DataFrame) -> str:
 
 
 def _number(x: float) -> str:
-    """Three digits, or an order of magnitude.
+    """A number with three digits, or its order of magnitude.
 
     >>> [_number(x) for x in (0.01234, 56.7, 1234.0, 1234567.0, float("nan"), float("inf"))]
     ['0.0123', '56.7', '1234', '1.2e+06', '', '∞']
@@ -198,7 +198,7 @@ def _number(x: float) -> str:
 
 
 def draw_errors(table: pd.DataFrame) -> Any:
-    """Both errors of every model and method: the median of the seeds, and a line to the worst."""
+    """Draw both errors of every model and method: the seeds' median, and a line to the worst."""
     models = [m for m in MODELS if m in set(table["model"])]
     methods = [p for p in PEERS if p in set(table["method"])]
     height = 1.6 + 0.42 * len(models)
@@ -220,7 +220,7 @@ def draw_errors(table: pd.DataFrame) -> Any:
 def _panel(
     ax: Axes, table: pd.DataFrame, error: str, models: list[str], methods: list[str]
 ) -> None:
-    """One error; what exceeds the scale stands at its edge."""
+    """Draw one error; what exceeds the scale stands at its edge."""
     for k, method in enumerate(methods):
         mine = table[(table["method"] == method) & ~table["note"].str.startswith("needs ")]
         seeds = mine.assign(

@@ -15,15 +15,16 @@ from scipy.stats import gaussian_kde
 from scoreascent.experiments.methods import METHODS, UNKNOWN_COLOURS, colour, label_with_budget
 from scoreascent.experiments.report.numbers import columns_of
 from scoreascent.experiments.statistics import bootstrap_band
+from scoreascent.experiments.tables import RUN_KEY
 
-VALUES = {
+SCORE_LABELS = {
     "lpd": "LPD",
     "lpd_published": "LPD, published formula",
     "rmse": "RMSE",
     "acceptance": "acceptance rate",
 }
 DASHES = ("solid", "dash", "dot", "dashdot")
-DIGITS = 5
+STORED_DIGITS = 5
 POINTS_OF_A_DENSITY = 161
 
 
@@ -35,11 +36,11 @@ def present(table: pd.DataFrame, values: Iterable[str]) -> list[str]:
 def curves(table: pd.DataFrame, times: pd.DataFrame | None) -> dict[str, Any]:
     """Every data set's curves: the mean over splits and its 95 % interval at each step."""
     columns = columns_of(table)
-    values = present(table, VALUES)
+    values = present(table, SCORE_LABELS)
     clock = None
     if times is not None:
         # the splits of a block run side by side: what one costs is its share
-        total = times.groupby(["dataset", "method", "n", "step"])[["seconds", "splits"]].sum()
+        total = times.groupby([*RUN_KEY, "step"])[["seconds", "splits"]].sum()
         clock = total["seconds"] / total["splits"]
     drawn: dict[str, list[dict[str, Any]]] = {}
     for dataset, rows in table.groupby("dataset", sort=False):
@@ -64,7 +65,7 @@ def curves(table: pd.DataFrame, times: pd.DataFrame | None) -> dict[str, Any]:
     return {
         "kind": "curves",
         "methods": _styles(columns),
-        "values": [[v, VALUES[v]] for v in values],
+        "values": [[v, SCORE_LABELS[v]] for v in values],
         "axes": axes,
         "curves": drawn,
     }
@@ -127,7 +128,7 @@ def _styles(columns: list[tuple[str, int]]) -> list[dict[str, str]]:
 
 
 def _rounded(numbers: Iterable[float]) -> list[float | None]:
-    return [float(f"{x:.{DIGITS}g}") if math.isfinite(x) else None for x in numbers]
+    return [float(f"{x:.{STORED_DIGITS}g}") if math.isfinite(x) else None for x in numbers]
 
 
 def script_json(data: dict[str, Any]) -> Markup:

@@ -71,7 +71,7 @@ def _cell(row: dict[str, Any] | None) -> SummaryCell | None:
         ours=_plus_minus(row["mean"], row["ci95"], places),
         bold=_is(row.get("bold"), True),
         tip=", ".join(tip),
-        median=median if row["dataset"] in tables.OUTLIERS else "",
+        median=median if row["dataset"] in tables.DATASETS_WITH_OUTLIERS else "",
         paper=_plus_minus(row["published"], row.get("published_ci95"), 2) if published else "",
         paper_bold=_is(row.get("published_bold"), True),
         differs=published and _is(row.get("agrees"), False),

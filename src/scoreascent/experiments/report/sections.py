@@ -21,11 +21,11 @@ from scoreascent.experiments.report.numbers import (
     setting_text,
 )
 from scoreascent.experiments.store import TIMES, StoredRun
+from scoreascent.experiments.tables import RUN_KEY
 
-KEYS = ["dataset", "method", "n"]
-TABLE_COLUMNS = (*KEYS, "split", "step", "lpd", "rmse")
-TIME_COLUMNS = (*KEYS, "splits", "step", "seconds")
-WEIGHT_COLUMNS = (*KEYS, "mean")
+TABLE_COLUMNS = (*RUN_KEY, "split", "step", "lpd", "rmse")
+TIME_COLUMNS = (*RUN_KEY, "splits", "step", "seconds")
+WEIGHT_COLUMNS = (*RUN_KEY, "mean")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _from_cells(run: StoredRun, cells: list[str]) -> tuple[pd.DataFrame, pd.Data
         assert part is not None
         parts.append(part)
         if "seconds" in part:
-            block = part.groupby([*KEYS, "step"], sort=False)
+            block = part.groupby([*RUN_KEY, "step"], sort=False)
             times.append(block.agg(seconds=("seconds", "max"), splits=("split", "nunique")))
     table = pd.concat(parts, ignore_index=True)
     return table, pd.concat(times).reset_index() if times else None

@@ -24,9 +24,9 @@ from scoreascent.diagnostics.weights import log_weights
 from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.metrics import Fit
 
-STEPS = 10_000  # of every optimiser
-RATE = 0.01
-DRAWS = 4000
+STEPS = 10_000
+RATE = 0.01  # the step size of every optimiser
+DRAWS = 4000  # from every fitted q
 START_RADIUS = 2.0  # starts are uniform in (−2, 2)ᵈ, as NumPyro's
 
 Read = Callable[[], Fit]
@@ -59,7 +59,7 @@ class Peer:
 
 
 def uniform_start(key: Any, shape: tuple[int, ...]) -> Any:
-    """Where chains and paths begin."""
+    """Draw where chains and paths begin."""
     return jax.random.uniform(key, shape, minval=-START_RADIUS, maxval=START_RADIUS)
 
 

@@ -56,7 +56,7 @@ def _native(
 
 
 def _moments(guide: Any, params: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Mean and covariance of a guide in the order of z."""
+    """The mean and the covariance of a guide, in the order of z."""
     if isinstance(guide, autoguide.AutoNormal):
         flat = lambda moment: jnp.concatenate(  # noqa: E731
             [jnp.ravel(params[f"{name}_auto_{moment}"]) for name in names]

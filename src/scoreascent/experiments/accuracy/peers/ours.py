@@ -48,7 +48,7 @@ def _mean_field(entry: Entry, target: sa.Target) -> Seeded:
 def _by_hand(
     target: sa.Target, method: Any, steps: int, densities: float = np.nan, **options: Any
 ) -> Seeded:
-    """A mean-field q by a method that was chosen; its verdict is not in the time."""
+    """Fit a mean-field q by a method that was chosen; its verdict is not in the time."""
     options = {"q0": sa.MeanField.standard(target.dim)} | options
     options |= {"steps": steps, "average": True, "progress": False, "throw": False}
 
@@ -61,7 +61,7 @@ def _by_hand(
 
 
 def _verdict(result: Any) -> str:
-    """In words; the automatic method brings its own."""
+    """The verdict on a fit in words; the automatic method brings its own."""
     diagnosis = getattr(result, "diagnosis", None)
     return str((result.diagnose() if diagnosis is None else diagnosis).verdict)
 
@@ -84,7 +84,7 @@ def _fit_of(result: Any, verdict: str, seed: int, densities: float = np.nan) -> 
 
 
 def _counts(counts: Any) -> tuple[float, float]:
-    """Densities and gradients, of a mapping or a tuple of the two."""
+    """The numbers of densities and gradients, from a mapping or a tuple of the two."""
     values = list(counts.values()) if hasattr(counts, "values") else list(counts)
     return float(values[0]), float(values[1])
 
