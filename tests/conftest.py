@@ -1,15 +1,40 @@
 """Settings that every test shares."""
 
+import importlib.util
+import mmap
 import os
+from pathlib import Path
 
 import pytest
 
-# A test run uses two processes on two cores: one thread each keeps them out of each other's way.
-# Nearly all of its time is compilation of small programs that run once, so the compiler hurries.
-# What the caller has set in XLA_FLAGS stays, and comes last, so that it wins.
-QUICK = "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
-if QUICK not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{QUICK} {os.environ.get('XLA_FLAGS', '')}".strip()
+
+def known(flags: list[str]) -> list[str]:
+    """Those of XLA's flags that this version has; XLA ends a process that asks for another."""
+    spec = importlib.util.find_spec("jaxlib")
+    assert spec is not None
+    assert spec.origin is not None
+    found = set()
+    for path in Path(spec.origin).parent.glob("*.so"):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as code:
+            found |= {f for f in flags if code.find(f[2:].partition("=")[0].encode()) >= 0}
+    return [f for f in flags if f in found]
+
+
+# Nearly all of the time of a test run is the compilation of small programs that run once, so the
+# compiler hurries: it optimises nothing, fuses nothing, and splits no program among its threads.
+# A run uses two processes on two cores: one thread each keeps them out of each other's way.
+# What the caller has set in XLA_FLAGS comes last, and wins.
+if "SCOREASCENT_TEST_FLAGS" not in os.environ:  # workers and other children have them already
+    flags = known(
+        [
+            "--xla_backend_optimization_level=0",
+            "--xla_cpu_use_fusion_emitters=false",
+            "--xla_cpu_parallel_codegen_split_count=1",
+            "--xla_cpu_multi_thread_eigen=false",
+        ]
+    )
+    os.environ["SCOREASCENT_TEST_FLAGS"] = "set"
+    os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 from jax.scipy import stats
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
@@ -164,14 +165,20 @@ def test_support_that_depends_on_another_value() -> None:
         target = from_numpyro(nested_bounds)
         z = jnp.array([0.7, -0.4])
         y, share = np.exp(0.7), 1 / (1 + np.exp(0.4))
-        value = target.constrain(z)
+
+        @jax.jit
+        def everything(z: Any) -> Any:
+            value = target.constrain(z)
+            energy = potential_energy(nested_bounds, (), {}, {"y": z[0], "x": z[1]})
+            return value, target.unconstrain(value), target.log_prob(z), -energy
+
+        value, back, ours, numpyros = everything(z)
         np.testing.assert_allclose([value["y"], value["x"]], [y, share * y])
-        np.testing.assert_allclose(target.unconstrain(value), z)
+        np.testing.assert_allclose(back, z)
         # p(y) y · (1 / y) · y share (1 − share)
-        expected = stats.gamma.logpdf(y, 3.0) + np.log(y) + np.log(share * (1 - share))
-        np.testing.assert_allclose(target.log_prob(z), expected, rtol=1e-12)
-        np.testing.assert_allclose(target.log_prob(z), -potential_energy(
-            nested_bounds, (), {}, {"y": z[0], "x": z[1]}), rtol=1e-12)  # fmt: skip
+        expected = scipy.stats.gamma.logpdf(y, 3.0) + np.log(y) + np.log(share * (1 - share))
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)
+        np.testing.assert_allclose(ours, numpyros, rtol=1e-12)
 
 
 # -- what a model may be made of -------------------------------------------------------------------
@@ -202,22 +209,29 @@ def test_handlers_plates_factors_and_missing_values() -> None:
         assert target.site_names == ("top/loc", "theta_decentered", "w", "missing")
         assert target.dim == 1 + 4 + 12 + 3
         z = points(target, 1)[0]
-        energy = potential_energy(motley, (y, mask), {}, split(target, z))
-        np.testing.assert_allclose(target.log_prob(z), -energy, rtol=1e-13)
-        value = target.constrain(z)
-        assert set(value) == {*target.site_names, "theta", "wide"}
-        np.testing.assert_allclose(target.unconstrain(value), z, rtol=1e-10)
         model: Any = target.log_density
+
+        @jax.jit
+        def everything(z: Any) -> Any:
+            value = target.constrain(z)
+            energy = potential_energy(motley, (y, mask), {}, split(target, z))
+            terms = model.log_likelihood(z, target.data)
+            return target.log_prob(z), -energy, value, target.unconstrain(value), terms
+
+        ours, numpyros, value, back, terms = everything(z)
+        np.testing.assert_allclose(ours, numpyros, rtol=1e-13)
+        assert set(value) == {*target.site_names, "theta", "wide"}
+        np.testing.assert_allclose(back, z, rtol=1e-10)
         assert model.dims == {
             "theta_decentered": ("group",), "theta": ("group",), "w": ("outer", "inner"),
             "y": ("outer", "inner"), "missing": ("outer",),
         }  # fmt: skip
-        terms = model.log_likelihood(z, target.data)
         assert set(terms) == {"y"}  # no factor
-        mean = value["theta"] + value["w"][..., 0]
-        np.testing.assert_allclose(terms["y"], np.where(mask, stats.norm.logpdf(y, mean), 0.0))
+        expected = scipy.stats.norm.logpdf(y, value["theta"] + value["w"][..., 0])
+        np.testing.assert_allclose(terms["y"], np.where(mask, expected, 0.0))
         assert set(model.observed(target.data)) == {"y"}
-        assert model.predict(jax.random.key(0), z, target.data)["y"].shape == (3, 4)
+        new = jax.eval_shape(model.predict, jax.random.key(0), z, target.data)
+        assert new["y"].shape == (3, 4)
 
 
 def walk(y: Any) -> None:
@@ -237,15 +251,23 @@ def test_scan() -> None:
         target = from_numpyro(walk, Y[:4])
         assert target.dim == 1 + 4 + 4
         z = points(target, 1)[0]
-        value, model = target.constrain(z), target.log_density
-        energy = potential_energy(walk, (Y[:4],), {}, split(target, z))
-        np.testing.assert_allclose(target.log_prob(z), -energy, rtol=1e-13)
-        np.testing.assert_allclose(target.unconstrain(value), z, rtol=1e-10)
+        model: Any = target.log_density
         assert isinstance(model, sa.target.Model)
-        terms = model.log_likelihood(z, target.data)["y"]
-        expected = stats.norm.logpdf(Y[:4], value["x"], value["width"])
+
+        @jax.jit
+        def everything(z: Any) -> Any:
+            value = target.constrain(z)
+            energy = potential_energy(walk, (Y[:4],), {}, split(target, z))
+            terms = model.log_likelihood(z, target.data)["y"]
+            return target.log_prob(z), -energy, value, target.unconstrain(value), terms
+
+        ours, numpyros, value, back, terms = everything(z)
+        np.testing.assert_allclose(ours, numpyros, rtol=1e-13)
+        np.testing.assert_allclose(back, z, rtol=1e-10)
+        expected = scipy.stats.norm.logpdf(Y[:4], value["x"], value["width"])
         np.testing.assert_allclose(terms, expected, rtol=1e-10)
-        assert model.predict(jax.random.key(0), z, target.data)["y"].shape == (4,)
+        new = jax.eval_shape(model.predict, jax.random.key(0), z, target.data)
+        assert new["y"].shape == (4,)
 
 
 def test_arguments_may_be_nested_and_settings_are_static() -> None:
@@ -368,7 +390,8 @@ def predictive_scores(predict: Callable[[Any, Any], Any], n: int = 20_000) -> An
     """Z-scores of the first two moments of heads at a given p, coin by coin."""
     p = np.array([0.2, 0.5, 0.9])
     z = jnp.log(p / (1 - p)).astype(jnp.float32)
-    draws = np.asarray(jax.vmap(lambda k: predict(k, z))(jax.random.split(jax.random.key(2), n)))
+    draw = jax.jit(jax.vmap(lambda k: predict(k, z)))
+    draws = np.asarray(draw(jax.random.split(jax.random.key(2), n)))
     mean, var = TRIALS * p, TRIALS * p * (1 - p)
     fourth = var * (1 + 3 * (TRIALS - 2) * p * (1 - p))
     first = (draws.mean(0) - mean) / np.sqrt(var / n)
@@ -413,13 +436,17 @@ def test_predictions_are_independent_in_the_shape_of_the_observations() -> None:
 def test_log_likelihood() -> None:
     with x64():
         target = from_numpyro(covariance, ROWS)
-        z = points(target, 1)[0]
         model: Any = target.log_density
-        value = target.constrain(z)
-        cov = jnp.diag(value["scale"]) @ value["chol"]
-        terms = jax.jit(model.log_likelihood)(z, target.data)["rows"]
+
+        @jax.jit
+        def both(z: Any) -> Any:
+            value = target.constrain(z)
+            cov = jnp.diag(value["scale"]) @ value["chol"]
+            expected = stats.multivariate_normal.logpdf(ROWS, jnp.zeros(3), cov @ cov.T)
+            return model.log_likelihood(z, target.data)["rows"], expected
+
+        terms, expected = both(points(target, 1)[0])
         assert terms.shape == (7,)
-        expected = stats.multivariate_normal.logpdf(ROWS, jnp.zeros(3), cov @ cov.T)
         np.testing.assert_allclose(terms, expected, rtol=1e-10)
         np.testing.assert_array_equal(model.observed(target.data)["rows"], ROWS)
 
@@ -561,5 +588,6 @@ def test_a_partial_and_a_conditioned_model() -> None:
     with x64():
         given = handlers.condition(functools.partial(line, y=None), data={"y": jnp.asarray(Y)})
         z = jnp.array([0.1, 0.2, 0.3])
-        expected = from_numpyro(line, X, Y).log_prob(z)
-        np.testing.assert_allclose(from_numpyro(given, X).log_prob(z), expected, rtol=1e-12)
+        expected = jax.jit(from_numpyro(line, X, Y).log_prob)(z)
+        ours = jax.jit(from_numpyro(given, X).log_prob)(z)
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -136,9 +137,7 @@ def targets() -> dict[str, sa.Target]:
     return found
 
 
-@pytest.fixture(params=list(CASES))
-def case(request: pytest.FixtureRequest, targets: dict[str, sa.Target]) -> Any:
-    return targets[request.param], CASES[request.param]
+each_case = pytest.mark.parametrize("name", CASES)
 
 
 def some_z(target: sa.Target, seed: int = 1) -> Any:
@@ -150,91 +149,126 @@ def point(model: PyMCModel, z: Any) -> dict[str, Any]:
     return dict(zip(values, map(np.asarray, model._split(z))))
 
 
-def test_log_density_is_pymcs(case: Any) -> None:
-    target, _ = case
-    pymcs = target.log_density.model.compile_logp(mode="FAST_COMPILE")
+class Evaluated(NamedTuple):
+    """What a target says at three points, in float64."""
+
+    z: Any
+    log_p: Any
+    gradient: Any
+    values: dict[str, Any]
+    back: Any  # the points again, from the values
+
+
+@pytest.fixture(scope="module")
+def evaluated(targets: dict[str, sa.Target]) -> Callable[[str], Evaluated]:
+    """One program for each model, for all the tests that look at it."""
+
+    @functools.cache
+    def get(name: str) -> Evaluated:
+        target = targets[name]
+
+        @jax.jit
+        @jax.vmap
+        def everything(z: Any) -> Any:
+            values = target.constrain(z)
+            return *jax.value_and_grad(target.log_prob)(z), values, target.unconstrain(values)
+
+        with x64():
+            z = jnp.stack([some_z(target, seed) for seed in (1, 2, 3)])
+            return Evaluated(z, *everything(z))
+
+    return get
+
+
+@each_case
+def test_log_density_is_pymcs(name: str, targets: Any, evaluated: Any) -> None:
+    model, ours = targets[name].log_density, evaluated(name)
+    pymcs = model.model.compile_logp(mode="FAST_COMPILE")
     with x64():
-        for seed in range(3):
-            z = some_z(target, seed)
-            expected = pymcs(point(target.log_density, z))
-            assert target.log_prob(z) == pytest.approx(expected, abs=1e-8, rel=1e-12)
+        expected = [pymcs(point(model, z)) for z in ours.z]
+    assert ours.log_p.dtype == jnp.float64
+    np.testing.assert_allclose(ours.log_p, expected, atol=1e-8, rtol=1e-12)
 
 
-def test_log_density_is_that_written_by_hand(case: Any) -> None:
-    target, (_, by_hand, params) = case
-    if by_hand is None:
-        pytest.skip("PyMC and NumPyro have other coordinates for a covariance")
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.by_hand])
+def test_log_density_is_that_written_by_hand(name: str, evaluated: Any) -> None:
+    """But for the covariance, for which PyMC and NumPyro have other coordinates."""
+    case, ours = CASES[name], evaluated(name)
     with x64():
-        hand = sa.Target(by_hand, params=params)
-        for seed in range(3):
-            z = some_z(target, seed)
-            z_hand = hand.unconstrain({k: v for k, v in target.constrain(z).items() if k in params})
-            np.testing.assert_allclose(np.sort(z_hand), np.sort(z), atol=1e-9)
-            np.testing.assert_allclose(target.log_prob(z), hand.log_prob(z_hand), atol=1e-8)
+        hand = sa.Target(case.by_hand, params=case.params)
+
+        @jax.jit
+        @jax.vmap
+        def by_hand(values: Any) -> Any:
+            z = hand.unconstrain(values)
+            return z, hand.log_prob(z)
+
+        z, log_p = by_hand({k: ours.values[k] for k in case.params})
+        np.testing.assert_allclose(np.sort(z), np.sort(ours.z), atol=1e-9)
+        np.testing.assert_allclose(ours.log_p, log_p, atol=1e-8)
 
 
-def test_runs_in_float32_without_x64(case: Any) -> None:
-    target, _ = case
-    z = some_z(target).astype(jnp.float32)
-    log_p, gradient = jax.jit(jax.value_and_grad(target.log_prob))(z)
-    assert log_p.dtype == gradient.dtype == jnp.float32
+@each_case
+def test_runs_in_float32_without_x64(name: str, targets: Any, evaluated: Any) -> None:
+    target, wide = targets[name], evaluated(name)
+    z = np.asarray(wide.z[0], np.float32)
+
+    def both(z: Any) -> Any:
+        return jax.value_and_grad(target.log_prob)(z), target.constrain(z)
+
+    (log_p, gradient), values = jax.jit(both)(z)
+    assert {x.dtype for x in (log_p, gradient, *values.values())} == {jnp.dtype("float32")}
     with x64():
-        wide, slope = jax.value_and_grad(target.log_prob)(z.astype(jnp.float64))
-        assert wide.dtype == jnp.float64
-        assert target.log_prob(z).dtype == jnp.float32
-    np.testing.assert_allclose(log_p, wide, rtol=1e-5)
-    np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-3)
-    assert all(v.dtype == jnp.float32 for v in target.constrain(z).values())
+        assert jax.eval_shape(target.log_prob, z).dtype == jnp.float32
+    np.testing.assert_allclose(log_p, wide.log_p[0], rtol=1e-5)
+    np.testing.assert_allclose(gradient, wide.gradient[0], rtol=1e-3, atol=1e-3)
 
 
-def test_constrain_and_unconstrain_are_inverse(case: Any) -> None:
-    target, _ = case
-    with x64():
-        z = some_z(target)
-        values = jax.jit(target.constrain)(z)
-        assert target.site_names == tuple(rv.name for rv in target.log_density.model.free_RVs)
-        assert set(target.site_names) <= set(values)
-        assert not any(name.endswith("__") for name in values)
-        np.testing.assert_allclose(jax.jit(target.unconstrain)(values), z, atol=1e-9)
+@each_case
+def test_constrain_and_unconstrain_are_inverse(name: str, targets: Any, evaluated: Any) -> None:
+    target, found = targets[name], evaluated(name)
+    assert target.site_names == tuple(rv.name for rv in target.log_density.model.free_RVs)
+    assert set(target.site_names) <= set(found.values)
+    assert not any(value.endswith("__") for value in found.values)
+    np.testing.assert_allclose(found.back, found.z, atol=1e-9)
 
 
-def test_constrained_values_of_a_covariance(targets: dict[str, sa.Target]) -> None:
-    target = targets["covariance"]
-    with x64():
-        values = target.constrain(some_z(target))
-        chol = np.zeros((3, 3))
-        chol[np.tril_indices(3)] = values["chol"]
-        assert np.all(np.diag(chol) > 0)
-        sds = np.sqrt(np.diag(chol @ chol.T))
-        np.testing.assert_allclose(values["chol_stds"], sds)
-        np.testing.assert_allclose(values["chol_corr"], chol @ chol.T / np.outer(sds, sds))
+def test_constrained_values_of_a_covariance(evaluated: Any) -> None:
+    values = {k: np.asarray(v[0]) for k, v in evaluated("covariance").values.items()}
+    chol = np.zeros((3, 3))
+    chol[np.tril_indices(3)] = values["chol"]
+    assert np.all(np.diag(chol) > 0)
+    sds = np.sqrt(np.diag(chol @ chol.T))
+    np.testing.assert_allclose(values["chol_stds"], sds)
+    np.testing.assert_allclose(values["chol_corr"], chol @ chol.T / np.outer(sds, sds))
 
 
-def test_observations_likelihoods_and_labels(targets: dict[str, sa.Target]) -> None:
+def test_observations_likelihoods_and_labels(targets: Any, evaluated: Any) -> None:
     target = targets["schools"]
     model = target.log_density
+    found = evaluated("schools")
     with x64():
-        z = some_z(target)
         np.testing.assert_array_equal(model.observed(None)["y"], EFFECTS)
-        log_likelihood = model.log_likelihood(z, None)
-        theta = target.constrain(z)["theta"]
-        expected = scipy.stats.norm.logpdf(EFFECTS, theta, ERRORS)
+        log_likelihood = jax.jit(model.log_likelihood)(found.z[0], None)
+        expected = scipy.stats.norm.logpdf(EFFECTS, found.values["theta"][0], ERRORS)
         np.testing.assert_allclose(log_likelihood["y"], expected, atol=1e-10)
-        assert targets["covariance"].log_density.log_likelihood(z[:6], None)["rows"].shape == (7,)
+        rows = jax.eval_shape(
+            targets["covariance"].log_density.log_likelihood, found.z[0, :6], None
+        )
+        assert rows["rows"].shape == (7,)
     assert model.dims == {"raw": ("school",), "theta": ("school",), "y": ("school",)}
     assert list(model.coords) == ["school"]
     assert list(model.coords["school"]) == SCHOOLS
     assert targets["line"].log_density.dims == targets["line"].log_density.coords == {}
 
 
-def test_sum_of_likelihood_and_prior_is_the_density(targets: dict[str, sa.Target]) -> None:
-    target = targets["coins"]
+def test_sum_of_likelihood_and_prior_is_the_density(targets: Any, evaluated: Any) -> None:
+    found = evaluated("coins")
+    p = np.asarray(found.values["p"][0])
+    rest = np.sum(scipy.stats.beta.logpdf(p, 2, 3) + np.log(p * (1 - p)))
     with x64():
-        z = some_z(target)
-        p = np.asarray(target.constrain(z)["p"])
-        rest = np.sum(scipy.stats.beta.logpdf(p, 2, 3) + np.log(p * (1 - p)))
-        log_p = rest + jnp.sum(target.log_density.log_likelihood(z, None)["heads"])
-        np.testing.assert_allclose(target.log_prob(z), log_p, atol=1e-8)
+        terms = jax.jit(targets["coins"].log_density.log_likelihood)(found.z[0], None)["heads"]
+    np.testing.assert_allclose(found.log_p[0], rest + np.sum(np.asarray(terms)), atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["schools", "poisson", "coins", "covariance"])
