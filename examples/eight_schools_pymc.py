@@ -28,21 +28,21 @@ def schools():
     return model
 
 
-def main(steps=10_000, draws=2000):
+def main(draws=2000):
     """Fit, judge, compare."""
     # PyMC compiles its own log density to JAX; transforms, names and coordinates come along.
     target = sa.from_pymc(schools())
-    result = sa.fit(target, sa.pmcsa(50), steps=steps, average=True, key=0)
+    result = sa.fit(target, key=0)
     print(result)
     diagnosis = result.diagnose()
     print(diagnosis)
 
     # NUTS on the very density that was fitted.
     reference = nuts(target, draws)
-    fitted, resampled = result.sample(2, 4000), result.resample(3, 4000)
-    compare(["mu", "tau", "theta"], NUTS=reference, q=fitted, q_resampled=resampled)
+    fitted, of_q = result.sample(2, 4000), result.sample(3, 4000, draws="q")
+    compare(["mu", "tau", "theta"], NUTS=reference, fit=fitted, q_alone=of_q)
 
-    # From here on it is ArviZ's: draws of q with the schools' names, the states of the chains as a
+    # From here on it is ArviZ's: draws with the schools' names, the states of the chains as a
     # second group, predictions, pointwise likelihoods. R̂ and ESS would be those of independent
     # draws and say nothing about the fit, so they are left out: that is what `diagnose` is for.
     data = result.to_arviz()

@@ -65,12 +65,13 @@ def check_printed(out: str, diagnosis: Any) -> None:
 
 
 def test_eight_schools_in_numpyro(run):
-    (result, diagnosis, reference), out = run(
-        "eight_schools_numpyro", nuts=None, steps=3000, draws=400
-    )
+    (result, diagnosis, reference), out = run("eight_schools_numpyro", nuts=None, draws=400)
     check_printed(out, diagnosis)
-    assert diagnosis.verdict in (GOOD, WEIGH)
-    assert off(result, SCHOOLS) < 0.2
+    assert diagnosis.verdict == GOOD
+    assert off(result, SCHOOLS) < 0.1
+    # of draws of q this is wrong, though its verdict is good: they are not what is shown
+    tau = np.asarray(result.sample(1, 10_000, draws="q")["tau"])
+    assert np.log(tau.std() / SCHOOLS["tau"][1]) > 0.3
     assert off(result, {"mu": (0.0, 3.32)}) > 0.5  # it can fail
     assert reference["theta"].shape == (1600, 8)
     mu = np.asarray(reference["mu"])
@@ -81,10 +82,10 @@ def test_eight_schools_in_numpyro(run):
 def test_eight_schools_in_pymc(run):
     pytest.importorskip("pymc")
     pytest.importorskip("arviz")
-    (result, diagnosis, _), out = run("eight_schools_pymc", steps=3000, draws=100)
+    (result, diagnosis, _), out = run("eight_schools_pymc", draws=100)
     check_printed(out, diagnosis)
-    assert diagnosis.verdict in (GOOD, WEIGH)
-    assert off(result, SCHOOLS) < 0.2
+    assert diagnosis.verdict == GOOD
+    assert off(result, SCHOOLS) < 0.1
     assert "theta[Lawrenceville]" in out
 
 
