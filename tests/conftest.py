@@ -3,6 +3,7 @@
 import importlib.util
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ if "SCOREASCENT_TEST_FLAGS" not in os.environ:  # workers and other children hav
     )
     os.environ["SCOREASCENT_TEST_FLAGS"] = "set"
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_programs() -> Iterator[None]:
+    """Compiled programs are let go before Linux refuses a process more memory maps (65 530).
+
+    A fit takes some hundred of them; where none is left, XLA dies of a segmentation fault.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_text().splitlines()) > 40_000:
+        import jax
+
+        jax.clear_caches()
 
 
 @pytest.fixture

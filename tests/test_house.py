@@ -113,6 +113,8 @@ def test_the_workflow_runs_ci_on_every_version_it_should() -> None:
     rows = job["strategy"]["matrix"]["include"]
     runs = {(row["python"], row.get("constraints")) for row in rows}
     assert runs == {("3.11", None), ("3.13", None), ("3.11", str(OLDEST.relative_to(ROOT)))}
+    assert {row.get("tests", "test") for row in rows} == {"test", "coverage"}
+    assert job["env"]["TESTS"] == "${{ matrix.tests || 'test' }}"
     assert job["steps"][-1] == {"run": ".ci/run"}
     assert PROJECT["requires-python"] == f">={min(python for python, _ in runs)}"
     assert "matrix.constraints" in job["env"]["PIP_CONSTRAINT"]
