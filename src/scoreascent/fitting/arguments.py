@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family
@@ -72,6 +74,11 @@ def check(
     update = None if optimizer is None else as_update(optimizer)
     steps = None if steps is None else check_count("steps", steps, 0)
     target, replicate, count = _as_replicated(target, replications)
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((target, key, state))):
+        raise ValueError(
+            "fit runs on the host, so it cannot be called under jit, vmap or grad: call it "
+            "outside; for many fits at once give a list of targets, or replications="
+        )
     if method is None and (count is not None or state is not None):
         given = "state" if count is None else "several targets or replications"
         raise ValueError(f"with {given} give a method too, such as pmcsa(10)")

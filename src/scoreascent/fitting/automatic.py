@@ -27,11 +27,12 @@ from scoreascent._batches import log_probs
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.rules import GOOD, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
-from scoreascent.families import Family
+from scoreascent.families import Family, FullRank, MeanField
 from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.result import DivergenceError, Result
+from scoreascent.fitting.searches import MAX_FULL_RANK, flat_direction, has_gradient
 from scoreascent.fitting.starts import laplace
 from scoreascent.fitting.stopping import Converged
 from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
@@ -66,6 +67,7 @@ def fit(given: Arguments) -> Result:
         console.print(f"auto: {text}")
 
     key_start, key_fit, key_judge = jax.random.split(given.key, 3)
+    differentiable = has_gradient(given.target)
     stage, kernel = _first_stage(given, key_start, say)
     cost = Count(0, 0) if stage.start is None else Count(*stage.start.evaluations)
     for number in range(1, MAX_STAGES + 1):
@@ -79,7 +81,7 @@ def fit(given: Arguments) -> Result:
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
         diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
-        next_kernel = _next_kernel(kernel, diagnosis)
+        next_kernel = _next_kernel(kernel, diagnosis, differentiable)
         ended = result.status in ("interrupted", "stopped") or next_kernel is None
         if ended or number == MAX_STAGES:
             break
@@ -115,10 +117,10 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
     return stage, kernel
 
 
-def _next_kernel(kernel: Kernel, diagnosis: Diagnosis) -> Kernel | None:
+def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:
     """Return the kernel of the next stage; None if there should be none."""
     doubtful = diagnosis.verdict != GOOD or diagnosis.ess < MIN_WORTH * diagnosis.draws
-    if kernel != WITH_GRADIENTS and doubtful:
+    if kernel != WITH_GRADIENTS and doubtful and differentiable:
         return WITH_GRADIENTS
     return None if diagnosis.verdict == GOOD or diagnosis.final else kernel
 
@@ -165,10 +167,29 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
     if given.q is not None:
         say(f"start: the {type(given.q).__name__} that was given")
         return None, given.q
+    if not has_gradient(given.target):
+        return None, _without_gradient(given.target, say)
     start = laplace(given.target, key)
+    if flat := flat_direction(given.target, start.q.mean, start.q.sd):
+        raise ValueError(
+            f"{flat}: it is constant there, or the posterior improper; give proper priors, or q0 "
+            "if this is meant"
+        )
     say(f"start: {start}")
     say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")
     return start, start.q
+
+
+def _without_gradient(target: Target, say: Say) -> Family:
+    """Return N(0, I) for a density that jax cannot differentiate, and say what is given up."""
+    q: Family = MeanField.standard(target.dim)
+    if target.dim <= MAX_FULL_RANK:
+        q = FullRank.standard(target.dim)
+    say(
+        "start: N(0, I), for log_density has no gradient: no searches and no gradient moves, so "
+        "give q0 if the posterior is far from there"
+    )
+    return q
 
 
 def _chains(q: Family) -> int:

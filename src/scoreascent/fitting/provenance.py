@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
 from typing import Any
@@ -28,8 +29,17 @@ def versions() -> dict[str, str]:
         "jax": jax.__version__,
         "optax": optax.__version__,
         "numpyro": numpyro.__version__,
-        "device": jax.devices()[0].device_kind,
+        "device": _device(),
     }
+
+
+def _device() -> str:
+    """Return the kind of the device that jax computes on, or why there is none."""
+    try:
+        return jax.devices()[0].device_kind
+    except (RuntimeError, AssertionError):  # jax says the first only once
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        return f"none: JAX_PLATFORMS asks for {asked!r}, which is not there"
 
 
 def describe(

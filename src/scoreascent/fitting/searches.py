@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import fmin_l_bfgs_b
 
-from scoreascent._arrays import as_default, impossible
+from scoreascent._arrays import as_default, default_dtype, impossible
 from scoreascent._batches import log_probs
 from scoreascent._structs import check_count
 from scoreascent.target import Target
@@ -26,6 +26,8 @@ BOX_SIZES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's c
 MODEL_EVERY = 3  # every third search begins where the model itself would, if it knows
 MAX_ITERATIONS = 300  # of a search
 DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
+MAX_AXES = 64  # along which one looks whether log p falls
+FAR_OUT = 1e6  # standard deviations
 MAX_SHRINKS = 6  # how often a Gaussian which leaves the support is made narrower
 
 
@@ -52,6 +54,41 @@ class Found:
     def sd(self) -> Vector:
         """The standard deviations."""
         return self.scale if self.scale.ndim == 1 else np.sqrt(np.sum(self.scale**2, 1))
+
+
+def has_gradient(target: Target) -> bool:
+    """Tell whether jax can differentiate the log density; callbacks and `while` loops it cannot."""
+    try:
+        jax.eval_shape(
+            jax.grad(target.log_prob), jax.ShapeDtypeStruct((target.dim,), default_dtype())
+        )
+    except (ValueError, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def flat_direction(target: Target, mean: Any, sd: Any) -> str:
+    """Return where log p hardly falls far out, in words; an empty string if it falls everywhere.
+
+    A million sds out, a density that has a mass must have fallen by more than the log of that, or
+    its integral along this axis grows with the distance. Cauchy's falls by twice as much.
+    """
+    mean, sd = np.asarray(mean, np.float64), np.asarray(sd, np.float64)
+    at = np.unique(np.linspace(0, target.dim - 1, min(target.dim, MAX_AXES)).astype(int))
+    steps = np.zeros((2 * len(at), target.dim))
+    steps[np.arange(2 * len(at)), np.repeat(at, 2)] = np.tile([1.0, -1.0], len(at))
+    places = np.concatenate([mean[None], mean + FAR_OUT * sd * steps])
+    with np.errstate(over="ignore", invalid="ignore"):
+        log_p = log_probs(target, as_default(places))
+        falls = log_p[0] - log_p[1:]
+    low = np.flatnonzero(falls < 1.1 * np.log(FAR_OUT))
+    if not low.size:
+        return ""
+    axis = int(np.repeat(at, 2)[low[0]])
+    return (
+        f"log_density falls by only {falls[low[0]]:.3g} over a million standard deviations along "
+        f"coordinate {axis} of {target.dim} of the unconstrained space"
+    )
 
 
 def is_fair(g: Found) -> bool:

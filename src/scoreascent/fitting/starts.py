@@ -106,9 +106,12 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     """Return the best of what the searches found, and whether it is one place."""
     found.sort(key=lambda g: -g.elbo)
     if not np.isfinite(found[0].elbo):
+        holes = [np.isnan(x).any() for x in map(np.asarray, jax.tree.leaves(target.data))
+                 if x.dtype.kind == "f"]  # fmt: skip
+        why = "data holds NaN, so look there first" if any(holes) else "check log_density for NaN"
         raise ValueError(
             "no search found a place around which the target's log density is finite; give q0 "
-            "where the posterior has mass, or check log_density for NaN"
+            f"where the posterior has mass, or {why}"
         )
     kept = [g for g in found if _matters(g, found[0])]
     elbos = tuple(g.elbo for g in found)
