@@ -115,7 +115,11 @@ def prior_of(scale: float) -> sa.Target:
     return sa.Target(lambda z: -0.5 * jnp.sum((z / scale) ** 2) - 0.5 * jnp.sum((z - 1) ** 2), 2)
 
 
-@pytest.mark.parametrize("method", [sa.pmcsa(4), None], ids=["by hand", "automatic"])
+@pytest.mark.parametrize(
+    "method",
+    [sa.pmcsa(4), pytest.param(None, marks=pytest.mark.slow)],
+    ids=["by hand", "automatic"],
+)
 def test_a_changed_prior_is_another_run(method: Any, tmp_path: Path) -> None:
     path = tmp_path / "run"
     settings = {"checkpoint": path, "steps": 40, "progress": False}

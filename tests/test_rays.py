@@ -67,6 +67,7 @@ def narrow_in_wide(z: Any) -> Any:
     return jnp.logaddexp(inner, np.log(0.9) - 0.5 * jnp.sum(z**2))
 
 
+@pytest.mark.slow
 def test_the_narrow_part_alone_is_not_good() -> None:
     result = sa.fit(sa.Target(narrow_in_wide, dim=10), key=0, steps=400, progress=False)
     assert result.diagnosis is not None
