@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import gc
 import importlib.util
 import mmap
 import os
@@ -36,6 +37,13 @@ if "SCOREASCENT_TEST_FLAGS" not in os.environ:  # workers and other children hav
     )
     os.environ["SCOREASCENT_TEST_FLAGS"] = "set"
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")
