@@ -28,7 +28,11 @@ def test_bootstrap_is_the_percentile_interval():
     values = np.arange(20.0)
     low, high = bootstrap(values)
     theirs = stats.bootstrap(
-        (values,), np.mean, method="percentile", n_resamples=10_000, rng=np.random.default_rng(9)
+        (values,),
+        np.mean,
+        method="percentile",
+        n_resamples=10_000,
+        random_state=np.random.default_rng(9),
     ).confidence_interval
     assert (low, high) == (pytest.approx(theirs.low, abs=0.1), pytest.approx(theirs.high, abs=0.1))
     assert bootstrap(values) == (low, high)
