@@ -15,11 +15,12 @@ import numpy as np
 import optax
 
 import scoreascent as sa
+from scoreascent import searches
 from scoreascent._progress import Bar
 
 # The inner parts of the library that tests look into, each imported here and nowhere else.
 from scoreascent._structs import Config, pytree, x64
-from scoreascent.fitting import host, searches, stopping
+from scoreascent.fitting import host, stopping
 from scoreascent.fitting.automatic import WITH_GRADIENTS
 from scoreascent.loop import State, advance, first_state, run_chunk
 from scoreascent.target import stack

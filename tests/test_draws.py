@@ -11,7 +11,9 @@ import pytest
 from numpyro.distributions import constraints
 
 import scoreascent as sa
-from scoreascent.fitting.draws import MIN_STATES, late_states, moment_errors
+from scoreascent.diagnostics.draws import MIN_STATES, late_states, moment_errors
+from scoreascent.diagnostics.numbers import gaps_by_chains, gaps_by_weights
+from scoreascent.diagnostics.rules import GOOD, WEIGH
 from tests.stats import Z_MAX, Z_MUTANT, z_score
 
 
@@ -131,3 +133,68 @@ def test_mutant_of_the_errors() -> None:
     assert moment_errors(x)[0][0] == pytest.approx(0.1, rel=0.2)
     assert z_score(x.reshape(-1, 1), x.mean() + 0.1) > Z_MUTANT / 2
     assert jax.tree.leaves(moment_errors(x))[0].shape == (1,)
+
+
+def test_a_fit_by_hand_is_held_to_what_it_shows() -> None:
+    """q has the moments of log scale, but the scale that its draws show has not the right sd."""
+    update = sa.moment_matching()
+    settings: dict[str, Any] = {"q0": sa.FullRank.standard(3), "optimizer": update}
+    run = sa.fit(TARGET, sa.pmcsa(64), steps=400, progress=False, average=True, **settings)
+    diagnosis = run.diagnose()
+    assert run.draws_from == "q"
+    assert diagnosis.verdict == WEIGH
+    assert diagnosis.worst == "scale"
+    assert diagnosis.gap > 0.1
+    row = next(row for row in diagnosis.numbers if row["name"] == "scale")
+    assert abs(row["sd"] - np.sqrt(1.5)) < 2 * row["sd_error"]  # it knows that it is wrong
+    stopped = sa.fit(TARGET, sa.pmcsa(64), stop=sa.Converged(every=20), progress=False, **settings)
+    assert stopped.draws_from == "chains"
+    assert stopped.diagnose().verdict == GOOD
+
+
+def test_gaps_are_those_of_two_gaussians() -> None:
+    """Draws of N(0, 1) weighted to N(0.3, 0.8²): the gaps are 0.3 / 0.8 and log 0.8."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(200):
+        x = rng.normal(size=(1000, 1))
+        weights = np.exp(-0.5 * ((x - 0.3) / 0.8) ** 2 + 0.5 * x**2)[:, 0]
+        found.append(np.concatenate(gaps_by_weights(x, weights)))
+    mean, spread = np.mean(found, 0), np.std(found, 0)
+    np.testing.assert_allclose(mean[:2], [0.375, -np.log(0.8)], atol=0.01)
+    np.testing.assert_allclose(mean[2:], spread[:2], rtol=0.25)
+    chains = 0.3 + 0.8 * rng.normal(size=(50, 40, 1))
+    by_chains = gaps_by_chains(rng.normal(size=(4000, 1)), chains)
+    np.testing.assert_allclose([by_chains.mean[0], by_chains.sd[0]], mean[:2], atol=0.1)
+    assert 0.02 < by_chains.mean_noise[0] < 0.04
+
+
+def test_numbers_that_cannot_be_known_are_not_shown() -> None:
+    """A half-Cauchy scale has neither mean nor variance, though its logarithm has both."""
+
+    def density(p: dict[str, Any]) -> Any:
+        return -jnp.log1p(p["scale"] ** 2) - 0.5 * p["x"] ** 2
+
+    target = sa.Target(density, params={"scale": constraints.positive, "x": sa.Param()})
+    result = sa.fit(target, key=0, progress=False)
+    rows = {row["name"]: row for row in result.summary()}
+    assert np.isnan(rows["scale"]["mean"])
+    assert np.isnan(rows["scale"]["sd"])
+    assert rows["scale"]["tail"] > 0.8
+    assert rows["scale"]["q50"] == pytest.approx(1, abs=0.15)
+    assert rows["x"]["sd"] == pytest.approx(1, abs=0.1)
+    assert "–: tails too heavy" in str(result)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == GOOD
+
+
+@pytest.mark.parametrize("tolerance", [0.3, 0.04])
+def test_tolerance_is_what_a_good_fit_is_known_to(tolerance: float) -> None:
+    result = sa.fit(TARGET, key=0, tolerance=tolerance, progress=False)
+    diagnosis = result.diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == GOOD
+    assert diagnosis.tolerance == result.tolerance == tolerance
+    assert diagnosis.unsure < tolerance
+    assert diagnosis.error < 0.3 * tolerance
+    assert f"within {tolerance:g} posterior sds" in str(result)

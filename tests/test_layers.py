@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("theory",),
     ("model",),
     ("target",),
+    ("searches",),
     ("families",),
     ("schedules",),
     ("kernels",),

@@ -9,15 +9,26 @@ import pytest
 
 from scoreascent.diagnostics import rules
 from scoreascent.diagnostics.measure import Measured
-from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK, WEIGH, Finding, judge
+from scoreascent.diagnostics.rules import (
+    GOOD,
+    LONGER,
+    NO_MOMENTS,
+    ROUGH,
+    STUCK,
+    UNSEEN,
+    WEIGH,
+    Finding,
+    judge,
+)
 
 # a fit by independent proposals that no rule objects to
 FINE = Measured(
     draws=4000, k_hat=0.2, ess=3800.0, invalid=0.0, chi2=0.05, log_w_star=0.5, log_evidence=-3.0,
     looked=400, acceptance=0.8, stuck=0.0, stay=0.0, rhat=1.01, chain_ess=3000.0, shift=0.0,
-    ratio=0.0, tail=0.1, unseen=0.0, far_mass=0.0, spacing=1e-6,
+    ratio=0.0, tail=0.1, unseen=0.0, far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
     rhat_lambda=1.02, drift=0.05, error=np.nan, trend=0.2, status="max_steps",
     complaint="", late_acceptance=0.8, growth=1.0, reach=1.0, places_agree=True, moves_alone=False,
+    tolerance=0.1, gap=0.0, unsure=0.0, worst="tau", numbers=(),
 )  # fmt: skip
 # one that a rule ended, and whose weights are of no use
 ALONE = {"k_hat": 0.9, "chi2": 5.0, "moves_alone": True}
@@ -34,15 +45,16 @@ CASES = [
     (
         "improper",
         {"growth": 301.0, "far_mass": 0.11},
-        STUCK,
+        NO_MOMENTS,
         "factor of 3e+02: the posterior seems improper",
     ),
     ("improper", {"growth": 299.0, "far_mass": 0.9}, None, ""),
     ("improper", {"growth": 1e5, "far_mass": 0.09}, None, ""),  # the start was too narrow
-    ("imprecise", {"spacing": 8.0}, STUCK, "8 nats apart"),
+    ("imprecise", {"spacing": 8.0}, ROUGH, "8 nats apart"),
     ("imprecise", {"spacing": 0.04}, None, ""),
-    ("on_its_way", {"trend": 0.96, "drift": 0.21}, LONGER, "still moving: by 0.21"),
-    ("on_its_way", {"trend": 0.96, "drift": 0.19}, None, ""),
+    ("on_its_way", {"trend": 0.96, "drift": 0.11}, LONGER, "still moving: by 0.11"),
+    ("on_its_way", {"trend": 0.96, "drift": 0.09}, None, ""),
+    ("on_its_way", {"trend": 0.96, "drift": 0.11, "tolerance": 0.2}, None, ""),
     ("on_its_way", {"trend": 0.94, "drift": 0.21}, None, ""),
     ("follows_chains", {"drift": 1.1, "acceptance": 0.3}, STUCK, "80.0% of the proposals"),
     ("follows_chains", {"drift": 0.9, "acceptance": 0.3}, None, ""),
@@ -59,22 +71,31 @@ CASES = [
     ("still_moving", {"rhat_lambda": 1.2, "drift": 0.3}, LONGER, "by 0.30 posterior sds"),
     ("still_moving", {"rhat_lambda": 1.2, "drift": 0.1}, None, ""),
     ("still_moving", {"rhat_lambda": 1.05, "drift": 0.3}, None, ""),
-    ("differs_from_chains", {"shift": 0.21}, LONGER, "means 0.21 sds away"),
-    ("differs_from_chains", {"ratio": 0.21}, LONGER, "a factor of 1.23"),
-    ("differs_from_chains", {"shift": 0.2, "ratio": 0.2}, None, ""),
-    ("heavy_tails", {"tail": 0.51}, STUCK, "Pareto shape 0.51"),
+    ("differs_from_chains", {"shift": 0.11}, LONGER, "means 0.11 sds away"),
+    ("differs_from_chains", {"ratio": 0.11}, LONGER, "a factor of 1.12"),
+    ("differs_from_chains", {"shift": 0.1, "ratio": 0.1}, None, ""),
+    ("heavy_tails", {"tail": 0.51}, NO_MOMENTS, "Pareto shape 0.51"),
     ("heavy_tails", {"tail": 0.49}, None, ""),
-    ("unseen_mass", {"unseen": 0.05}, STUCK, "5% of the posterior's second moment"),
+    ("unseen_mass", {"unseen": 0.05}, UNSEEN, "5% of the posterior's second moment"),
     ("unseen_mass", {"unseen": 0.03}, None, ""),
     ("heavy_tails", NO_CHAINS, None, ""),
     ("rule_not_met", {"complaint": "not converged after 10 steps"}, LONGER, "after 10 steps"),
     ("rule_not_met", {}, None, ""),
     ("undefined", {"invalid": 0.02}, WEIGH, "NaN at 2% of q's draws"),
     ("undefined", {"invalid": 0.01}, None, ""),
+    ("strayed", {"stray": 0.05, "stray_mass": 0.004}, UNSEEN, "0.4% of the posterior's mass"),
+    ("strayed", {"stray": 0.03, "stray_mass": 0.03}, None, ""),
+    ("numbers_differ", {"gap": 0.11}, WEIGH, "the mean or sd of tau wrong by 0.11 sds"),
+    ("numbers_differ", {"gap": 0.11, "k_hat": 0.8}, LONGER, "tau"),
+    ("numbers_differ", {"gap": 0.1}, None, ""),
+    ("numbers_differ", {"gap": 0.11, "tolerance": 0.2}, None, ""),
+    ("numbers_unsure", {"unsure": 0.11}, LONGER, "tau is known to 0.11 of its sds only"),
+    ("numbers_unsure", {"unsure": 0.1}, None, ""),
+    ("numbers_unsure", {"unsure": 0.1, "tolerance": 0.05}, LONGER, "tau"),
     ("several_modes", {"places_agree": False}, WEIGH, "several modes"),
     ("several_modes", {}, None, ""),
-    ("short_reach", {"reach": 0.29, "k_hat": 0.8}, STUCK, "only 29% as far"),
-    ("short_reach", {"reach": 0.29, "chi2": 1.1}, STUCK, "only 29% as far"),
+    ("short_reach", {"reach": 0.29, "k_hat": 0.8}, ROUGH, "only 29% as far"),
+    ("short_reach", {"reach": 0.29, "chi2": 1.1}, ROUGH, "only 29% as far"),
     ("short_reach", {"reach": 0.29}, None, ""),
     ("short_reach", {"reach": 0.31, "k_hat": 0.8}, None, ""),
     ("close", {}, GOOD, "k̂ = 0.20 and a draw of q is worth 0.95"),
@@ -136,9 +157,12 @@ ORDER = [
     ({"shift": 1.0, "places_agree": False}, "differs_from_chains"),
     ({"places_agree": False, "tail": 1.7}, "several_modes"),  # two places are no tail
     ({"tail": 1.0, "unseen": 0.5}, "heavy_tails"),
-    ({"unseen": 0.5, "complaint": "not converged"}, "unseen_mass"),
+    ({"unseen": 0.5, "stray": 0.5}, "unseen_mass"),
+    ({"stray": 0.5, "complaint": "not converged"}, "strayed"),
     ({"complaint": "not converged", "invalid": 0.5}, "rule_not_met"),
-    ({"invalid": 0.5, "k_hat": 2.0}, "undefined"),
+    ({"invalid": 0.5, "k_hat": 2.0, "gap": 0.5}, "undefined"),
+    ({"gap": 0.5, "unsure": 0.5}, "numbers_differ"),
+    ({"unsure": 0.5}, "numbers_unsure"),
     ({"reach": 0.1, "chi2": 5.0, "k_hat": 0.3}, "close"),  # an edge, and weights that are bounded
     ({**ALONE, "reach": 0.1, "stay": 0.5}, "short_reach"),
     ({"moves_alone": True, "stay": 0.5, "chain_ess": 10.0}, "close"),

@@ -17,6 +17,7 @@ from scoreascent.update import Update
 Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
 MAX_COORDINATES = 200  # the most coordinates that diagnostics look at
 MAX_KEPT = 5000  # the most coordinates of which points are kept whole
+TOLERANCE = 0.1  # how far a mean may be off, in posterior sds, and a standard deviation, as a share
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Run:
 
     With `replications`, every array has them in front, and `status` is one word for each. `states`
     has shape (times, points, coordinates): where the points were in the late windows of a stopping
-    rule, every `states_every` iterations.
+    rule, every `states_every` iterations. `tolerance` is what the verdict *good* promises.
     """
 
     q: Family
@@ -81,6 +82,7 @@ class Run:
     convergence: Convergence | None = None
     states: Any = None
     states_every: int = 0
+    tolerance: float = TOLERANCE
 
     @property
     def steps(self) -> int:

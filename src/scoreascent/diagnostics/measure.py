@@ -13,9 +13,10 @@ import numpy as np
 from scoreascent._arrays import last_tenth
 from scoreascent._batches import log_probs
 from scoreascent.diagnostics.chains import ess_bulk, rhat
+from scoreascent.diagnostics.numbers import look_at_numbers
 from scoreascent.diagnostics.psis import tail_shape
 from scoreascent.diagnostics.rays import look_along_rays
-from scoreascent.diagnostics.weights import weigh
+from scoreascent.diagnostics.weights import sample, weigh
 from scoreascent.families import Family
 from scoreascent.loop import advance
 from scoreascent.methods import Method
@@ -57,6 +58,8 @@ class Measured:
         unseen: the share of the posterior's second moment, along rays, that lies further out than
             any state of the chains; 0 without chains.
         far_mass: the share of its mass, along rays, at ten to a hundred times the size of q.
+        least_log_q: log q at the state of the chains that is furthest out; without chains, at the
+            furthest draw of q.
         spacing: the distance, in nats, between neighbouring numbers at the log densities of states.
         rhat_lambda: the worst R̂ of q's means and log sds over two halves of late iterates.
         drift: how far the halves of the iterates that would follow are apart, in posterior sds;
@@ -70,6 +73,17 @@ class Measured:
         growth: by how much the widest of q's sds has grown since the start; 1 if not known.
         reach: how long gradient moves are, as a share of the length that was asked for.
         places_agree: whether the searches that were kept found one place.
+        tolerance: how far means may be off, in posterior sds, and sds, as a share, in a good fit.
+        gap: how far a mean or sd that draws of q show is from what better draws say, beyond noise,
+            in the worst number; 0 if the result shows states of the chains.
+        unsure: two and a half Monte Carlo errors of the worst number that states of the chains
+            show, in its sds; 0 if the result shows draws of q.
+        worst: the name of that number.
+        numbers: the rows of the result's summary, with the errors of every mean and sd.
+        stray: what the mass that fresh searches found elsewhere adds to a variance; 0 before a
+            challenge.
+        stray_mass: that mass, as a share.
+        challenge_gradients: how many gradients those searches took.
         moves_alone: whether chains have moves other than independent draws of q.
     """
 
@@ -91,6 +105,7 @@ class Measured:
     tail: float
     unseen: float
     far_mass: float
+    least_log_q: float
     spacing: float
     rhat_lambda: float
     drift: float
@@ -103,6 +118,14 @@ class Measured:
     reach: float
     places_agree: bool
     moves_alone: bool
+    tolerance: float
+    gap: float
+    unsure: float
+    worst: str
+    numbers: tuple[dict[str, Any], ...]
+    stray: float = 0.0
+    stray_mass: float = 0.0
+    challenge_gradients: int = 0
 
     @property
     def has_chains(self) -> bool:
@@ -125,9 +148,10 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
 
     With no more iterations the stopping rule's own look at the late ones is taken.
     """
-    seen = _watch_chains(run, keys[1])
+    seen = watch_chains(run, keys[1])
+    weights, weighed = weigh(run, keys[0], draws)
     return Measured(
-        **weigh(run, keys[0], draws),
+        **weights,
         **look_at_chains(run, seen),
         **look_beyond(run, jax.random.fold_in(keys[0], 1), seen),
         **look_at_iterates(run, steps),
@@ -138,6 +162,8 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
         reach=run.method.reach(run.state.eta),
         places_agree=run.start is None or run.start.agree,
         moves_alone=not run.method.is_independent,
+        tolerance=run.tolerance,
+        **look_at_numbers(run, weighed, None if seen is None else seen.states),
     )
 
 
@@ -187,7 +213,7 @@ def chain_states(
     return seen.states, seen.acceptance
 
 
-def _watch_chains(run: Run, key: PRNGKeyArray) -> Seen | None:
+def watch_chains(run: Run, key: PRNGKeyArray) -> Seen | None:
     """Return what chains did in the late steps of the run, or would do now; None without any."""
     if not run.method.chains:
         return None
@@ -276,11 +302,13 @@ def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any
     """Measure what chains cannot know: mass beyond them, and the precision of the density."""
     particles = run.method.particles(run.state.eta)
     if particles is None or seen is None:
-        return {"unseen": 0.0, "far_mass": 0.0, "spacing": 0.0}
+        least = float(np.min(log_probs(run.q, sample(key, run.q, MAX_ROWS))))
+        return {"unseen": 0.0, "far_mass": 0.0, "spacing": 0.0, "least_log_q": least}
     log_p = np.asarray(particles.log_p)
     log_p = log_p[np.isfinite(log_p)]
     spacing = float(np.median(np.spacing(np.abs(log_p)))) if log_p.size else 0.0
-    return {**look_along_rays(run, key, seen.least_log_q), "spacing": spacing}
+    least = seen.least_log_q
+    return {**look_along_rays(run, key, least), "spacing": spacing, "least_log_q": least}
 
 
 # -- iterates --------------------------------------------------------------------------------------

@@ -18,14 +18,15 @@ Verdict = Literal[
     "use with importance weights",
     "not converged: run longer",
     "chains did not mix: q is not the inclusive optimum",
+    "not covered: there is mass that the fit has not seen",
+    "no moments: the posterior has no variance, or none that can be known",
+    "not smooth: the density has an edge, or is too coarse a number",
 ]
-GOOD, WEIGH, LONGER, STUCK = Verdict.__args__  # type: ignore[attr-defined]
+GOOD, WEIGH, LONGER, STUCK, UNSEEN, NO_MOMENTS, ROUGH = Verdict.__args__  # type: ignore[attr-defined]
 
 MAX_GOOD_K, MAX_USABLE_K = 0.5, 0.7  # k̂ (Vehtari et al., 2024)
 MAX_RHAT = 1.1
 MIN_ACCEPTANCE, MAX_STUCK = 0.01, 0.1
-# How much of a posterior sd, or of a log ratio of sds, one may be wrong by without being told
-MAX_SHIFT, MAX_RATIO = 0.2, 0.2
 # q follows its chains if so many times more proposals were accepted while it moved
 MAX_ACCEPTANCE_RATIO = 2.0
 MAX_TREND = 0.95  # with this much correlation with time, λ is on its way, not wandering
@@ -55,6 +56,16 @@ class Finding(NamedTuple):
 Rule = Callable[[Measured], Finding | None]
 
 
+def promise(tolerance: float) -> str:
+    """Say what *good* promises.
+
+    >>> promise(0.1)
+    'good promises that every mean shown is within 0.1 posterior sds, and every sd within 10 %'
+    """
+    means = f"every mean shown is within {tolerance:g} posterior sds"
+    return f"good promises that {means}, and every sd within {100 * tolerance:g} %"
+
+
 def judge(measured: Measured) -> Finding:
     """Return the finding of the first rule that applies."""
     for rule in RULES:
@@ -76,7 +87,7 @@ def improper(m: Measured) -> Finding | None:
     """The posterior has no finite mass, for q grows without bound."""
     if m.growth > MAX_GROWTH and m.far_mass > MAX_FAR_MASS:
         reason = f"a standard deviation of q has grown by a factor of {m.growth:.0e}"
-        return Finding(STUCK, f"{reason}: the posterior seems improper", "proper priors")
+        return Finding(NO_MOMENTS, f"{reason}: the posterior seems improper", "proper priors")
     return None
 
 
@@ -84,7 +95,7 @@ def imprecise(m: Measured) -> Finding | None:
     """The density is stated too coarsely to tell which of two points is likelier."""
     if m.spacing > MAX_SPACING:
         return Finding(
-            STUCK,
+            ROUGH,
             f"log_density is so large that neighbouring numbers are {m.spacing:.2g} nats apart, "
             "which is as coarse as what decides between two points",
             '64 bits, jax.config.update("jax_enable_x64", True), or a log_density stated relative '
@@ -95,7 +106,7 @@ def imprecise(m: Measured) -> Finding | None:
 
 def on_its_way(m: Measured) -> Finding | None:
     """The iterates go steadily one way."""
-    return _moving(m) if m.trend > MAX_TREND and m.motion > MAX_SHIFT else None
+    return _moving(m) if m.trend > MAX_TREND and m.motion > m.tolerance else None
 
 
 def follows_chains(m: Measured) -> Finding | None:
@@ -140,12 +151,12 @@ def chains_disagree(m: Measured) -> Finding | None:
 
 def still_moving(m: Measured) -> Finding | None:
     """Two halves of late iterates differ."""
-    return _moving(m) if m.rhat_lambda > MAX_RHAT and m.motion > MAX_SHIFT else None
+    return _moving(m) if m.rhat_lambda > MAX_RHAT and m.motion > m.tolerance else None
 
 
 def differs_from_chains(m: Measured) -> Finding | None:
     """The moments of q are not those of the chains that it proposes to."""
-    if m.has_chains and (m.shift > MAX_SHIFT or m.ratio > MAX_RATIO):
+    if m.has_chains and (m.shift > m.tolerance or m.ratio > m.tolerance):
         return Finding(
             LONGER,
             f"the chains at this q have means {m.shift:.2f} sds away and sds off by a factor "
@@ -159,7 +170,7 @@ def heavy_tails(m: Measured) -> Finding | None:
     """A coordinate has no variance that could be known."""
     if m.has_chains and m.tail > MAX_TAIL:
         return Finding(
-            STUCK,
+            NO_MOMENTS,
             f"a coordinate's tails are so heavy (Pareto shape {m.tail:.2f}) that its variance "
             "does not exist or cannot be known, so no q has it",
             "lighter-tailed priors, or another parametrisation",
@@ -171,10 +182,22 @@ def unseen_mass(m: Measured) -> Finding | None:
     """There is mass further out than any chain has been."""
     if m.unseen > MAX_UNSEEN:
         return Finding(
-            STUCK,
+            UNSEEN,
             f"{m.unseen:.0%} of the posterior's second moment lies further from the centre of q "
             "than any chain has been: heavy tails, or a wide part around a narrow one",
             "gradient moves such as Cycle(IMH(), HMC()), more steps, or a Student-t family",
+        )
+    return None
+
+
+def strayed(m: Measured) -> Finding | None:
+    """A fresh search found mass elsewhere."""
+    if m.stray > MAX_UNSEEN:
+        return Finding(
+            UNSEEN,
+            "a search that began far outside q ended where no chain has been, in a place with "
+            f"about {m.stray_mass:.1%} of the posterior's mass",
+            "q0=laplace(target, initial=…) with places in all of its parts",
         )
     return None
 
@@ -195,6 +218,27 @@ def undefined(m: Measured) -> Finding | None:
     return None
 
 
+def numbers_differ(m: Measured) -> Finding | None:
+    """What draws of q show is not what better draws of the posterior say."""
+    if m.gap <= m.tolerance:
+        return None
+    reason = (
+        f"draws of q show the mean or sd of {m.worst} wrong by {m.gap:.2f} sds: q has not the "
+        "posterior's shape, or is not its optimum"
+    )
+    if m.k_hat <= MAX_USABLE_K:
+        return Finding(WEIGH, reason, "result.sample(key, n, draws='resampled')")
+    return Finding(LONGER, reason, "stop=Converged(), which keeps states of the chains to show")
+
+
+def numbers_unsure(m: Measured) -> Finding | None:
+    """A number that the chains' states show is not known well enough."""
+    if m.unsure > m.tolerance:
+        reason = f"the mean or sd of {m.worst} is known to {m.unsure:.2f} of its sds only"
+        return Finding(LONGER, reason, "more steps")
+    return None
+
+
 def several_modes(m: Measured) -> Finding | None:
     """Searches ended in different places."""
     if not m.places_agree:
@@ -210,7 +254,7 @@ def short_reach(m: Measured) -> Finding | None:
     """Gradient moves are much shorter than they should be, and weights do not vouch for q."""
     if m.reach < MIN_REACH and (m.k_hat > MAX_USABLE_K or m.worth < MIN_WORTH_IF_K_IS_HIGH):
         return Finding(
-            STUCK,
+            ROUGH,
             f"gradient moves reach only {m.reach:.0%} as far as they should, because longer steps "
             "are rejected: the density has an edge, or regions of a much smaller scale",
             "a transform that has no edge, or another parametrisation",
@@ -297,8 +341,11 @@ RULES: tuple[Rule, ...] = (
     several_modes,
     heavy_tails,
     unseen_mass,
+    strayed,
     rule_not_met,
     undefined,
+    numbers_differ,
+    numbers_unsure,
     close,
     short_reach,
     stays_long,

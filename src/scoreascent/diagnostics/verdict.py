@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,8 +13,19 @@ from rich.table import Table
 
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
+from scoreascent.diagnostics.challenge import challenge
 from scoreascent.diagnostics.measure import MAX_ROWS, Measured, measure
-from scoreascent.diagnostics.rules import MAX_TAIL, MAX_USABLE_K, WEIGH, Verdict, judge
+from scoreascent.diagnostics.rules import (
+    GOOD,
+    MAX_SPACING,
+    MAX_USABLE_K,
+    NO_MOMENTS,
+    UNSEEN,
+    WEIGH,
+    Verdict,
+    judge,
+    promise,
+)
 from scoreascent.run import Run, check_single
 
 if TYPE_CHECKING:
@@ -36,7 +47,8 @@ class Diagnosis(Measured):
     @property
     def final(self) -> bool:
         """Whether more iterations of the same kind cannot change the verdict."""
-        return self.verdict == WEIGH or self.tail > MAX_TAIL
+        elsewhere = self.verdict == UNSEEN and self.stray > 0
+        return self.verdict in (WEIGH, NO_MOMENTS) or self.spacing > MAX_SPACING or elsewhere
 
     @property
     def reliable(self) -> bool:
@@ -59,7 +71,14 @@ def diagnose(
         steps = check_count("steps", steps, 20)
     key_draw, key_chain = jax.random.split(as_key(key))
     measured = measure(run, (key_draw, key_chain), draws, steps)
-    return Diagnosis(**asdict(measured), **judge(measured)._asdict())
+    finding = judge(measured)
+    if finding.verdict == GOOD:
+        key_challenge = jax.random.fold_in(key_chain, 1)
+        seen = challenge(run, key_challenge, measured.least_log_q, measured.log_evidence)
+        measured = replace(measured, **seen)
+        finding = judge(measured)
+    values = {f.name: getattr(measured, f.name) for f in fields(measured)}
+    return Diagnosis(**values, **finding._asdict())
 
 
 def _render(d: Diagnosis) -> str:
@@ -85,10 +104,15 @@ def _render(d: Diagnosis) -> str:
         ("log w*, at least", f"{d.log_w_star:.3g}"),
         ("log evidence", f"{d.log_evidence:.5g}{unsure}"),
     ]
+    if d.numbers:
+        worst = f", worst of all of {d.worst}" if d.worst else ""
+        rows.append(("numbers shown", f"known to {max(d.gap, d.unsure):.2f} sds{worst}"))
     for name, value in rows:
         table.add_row(name, value)
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False)
     console.print(table)
     console.print(f"because {d.reason}" + (f"; try {d.advice}" if d.advice else ""))
+    if d.verdict == GOOD:
+        console.print(promise(d.tolerance))
     return out.getvalue().rstrip()

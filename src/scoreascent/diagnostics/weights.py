@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -40,18 +40,27 @@ def log_weights(log_p: Any, log_q: Any) -> tuple[np.ndarray[Any, Any], np.ndarra
     return np.where(invalid, -np.inf, log_p) - log_q, invalid
 
 
-def weigh(run: Run, key: PRNGKeyArray, n: int) -> dict[str, Any]:
+class Weighed(NamedTuple):
+    """Draws of q, their smoothed weights, and the shape of the weights' tail."""
+
+    z: Any
+    weights: Any
+    k_hat: float
+
+
+def weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]:
     """Measure what n draws of q say about π/q; the names are those of `Measured`."""
-    _, log_p, log_q = draw(key, run.target, run.q, n)
+    z, log_p, log_q = draw(key, run.target, run.q, n)
     log_w, invalid = log_weights(log_p, log_q)
     numbers: dict[str, Any] = {"draws": n, "invalid": float(np.mean(invalid))}
     if not np.any(log_w > -np.inf):
         nothing = dict.fromkeys(("chi2", "log_w_star"), np.inf)
-        return {**numbers, "k_hat": np.inf, "ess": 0.0, "log_evidence": -np.inf, **nothing}
+        found = {**numbers, "k_hat": np.inf, "ess": 0.0, "log_evidence": -np.inf, **nothing}
+        return found, Weighed(z, np.zeros(n), np.inf)
     log_z = float(logsumexp(log_w) - np.log(n))
     smooth = psis(log_w)
     ess = effective_sample_size(smooth.log_weights)
-    return {
+    found = {
         **numbers,
         "k_hat": smooth.k_hat,
         "ess": ess,
@@ -59,6 +68,7 @@ def weigh(run: Run, key: PRNGKeyArray, n: int) -> dict[str, Any]:
         "log_w_star": float(np.max(log_w)) - log_z,
         "log_evidence": log_z,
     }
+    return found, Weighed(z, np.exp(smooth.log_weights), smooth.k_hat)
 
 
 def resample(run: Run, key: PRNGKeyArray | int, n: int, draws: int) -> Array:

@@ -22,6 +22,8 @@ from scoreascent.update import Update, as_update
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
+MIN_TOLERANCE = 0.005  # posterior sds; a finer one would take some hundred thousand draws
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
@@ -41,6 +43,7 @@ class Arguments:
     key: PRNGKeyArray
     average: bool | float
     stop: Converged | None
+    tolerance: float
     progress: bool
     checkpoint: Path | None
     checkpoint_every: float
@@ -60,6 +63,7 @@ def check(
     key: Any,
     average: Any,
     stop: Any,
+    tolerance: Any,
     replications: Any,
     progress: bool,
     checkpoint: Any,
@@ -107,6 +111,7 @@ def check(
         key=run_key,
         average=average,
         stop=stop,
+        tolerance=_check_tolerance(tolerance),
         progress=progress,
         checkpoint=None if checkpoint is None else _check_path(checkpoint),
         checkpoint_every=checkpoint_every,
@@ -154,6 +159,15 @@ def _check_stop(stop: Any, average: bool | float) -> None:
             f"give stop or average, not both: stop={stop!r} averages the late windows, and average "
             f"is {average!r}"
         )
+
+
+def _check_tolerance(tolerance: Any) -> float:
+    if not (isinstance(tolerance, int | float) and MIN_TOLERANCE <= tolerance <= 1):
+        raise ValueError(
+            f"tolerance must be a number from {MIN_TOLERANCE} to 1, in posterior sds, "
+            f"got {tolerance!r}"
+        )
+    return float(tolerance)
 
 
 def _check_path(checkpoint: Any) -> Path:

@@ -6,7 +6,7 @@
 4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
    enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
-6. Stop: when averaged means and log sds are known to 0.03 posterior sds.
+6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
    If it is not good and more steps may help, it goes on: three stages at most.
@@ -32,13 +32,13 @@ from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.result import DivergenceError, Result
-from scoreascent.fitting.searches import MAX_FULL_RANK, flat_direction, has_gradient
 from scoreascent.fitting.starts import laplace
 from scoreascent.fitting.stopping import Converged
 from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
 from scoreascent.methods import pmcsa
 from scoreascent.run import Start
 from scoreascent.schedules import Decay
+from scoreascent.searches import MAX_FULL_RANK, flat_direction, has_gradient
 from scoreascent.target import Target
 from scoreascent.update import DEFAULT, Update, moment_matching
 
@@ -51,8 +51,9 @@ MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals sta
 MAX_STEPS, MAX_STAGES = 3000, 3  # iterations of a stage, and stages
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
-FIRST_RULE = Converged(tolerance=0.03, every=20)
-LATER_RULE = Converged(tolerance=0.03, every=20, windows=16)  # where a first look did not do
+EVERY = 20  # iterations of a window of the stopping rule
+LATER_WINDOWS = 16  # where a first look did not do
+KNOWN = 0.3  # of the tolerance: so well must averaged means and log sds be known
 
 Say = Callable[[str], None]
 
@@ -80,6 +81,7 @@ def fit(given: Arguments) -> Result:
         )
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
         diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
+        cost = cost.plus(Count(0, diagnosis.challenge_gradients))
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
         next_kernel = _next_kernel(kernel, diagnosis, differentiable)
         ended = result.status in ("interrupted", "stopped") or next_kernel is None
@@ -109,7 +111,9 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
     if update is None:
         update = _update(q, n)
         say(f"update: {update!r}")
-    stop = FIRST_RULE if given.stop is None and given.average is False else given.stop
+    stop = given.stop
+    if stop is None and given.average is False:
+        stop = Converged(tolerance=KNOWN * given.tolerance, every=EVERY)
     steps = MAX_STEPS if given.steps is None else given.steps
     stage = replace(
         given, method=pmcsa(n, kernel), q=q, start=start, update=update, steps=steps, stop=stop
@@ -129,7 +133,9 @@ def _next_stage(stage: Arguments, result: Result, kernel: Kernel) -> Arguments:
     """Return the arguments of a stage at the fitted q, with the chains where they are."""
     start = stage.start or Start(result.q, (), (0.0,), 1, True, (0, 0))
     start = replace(start, q=result.q, z=result.state.eta.z, before=start.first_q)
-    stop = LATER_RULE if stage.stop is FIRST_RULE else stage.stop
+    stop = stage.stop
+    if stop == Converged(tolerance=KNOWN * stage.tolerance, every=EVERY):
+        stop = replace(stop, windows=LATER_WINDOWS)
     n = result.method.chains
     return replace(stage, method=pmcsa(n, kernel), q=result.q, start=start, stop=stop)
 

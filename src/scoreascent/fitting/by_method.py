@@ -90,6 +90,7 @@ def fit(given: Arguments) -> Result:
         convergence=watch.seen if stop is not None else None,
         states=watch.late_states(),
         states_every=watch.states_every(),
+        tolerance=given.tolerance,
     )
     return _delivered(result, given.throw)
 

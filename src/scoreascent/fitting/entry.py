@@ -15,7 +15,7 @@ from scoreascent.fitting.result import Result
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
 from scoreascent.methods import Method
-from scoreascent.run import Start
+from scoreascent.run import TOLERANCE, Start
 from scoreascent.target import Target
 from scoreascent.update import Update
 
@@ -33,6 +33,7 @@ def fit(
     key: PRNGKeyArray | int = 0,
     average: bool | float = False,
     stop: Converged | None = None,
+    tolerance: float = TOLERANCE,
     replications: int | None = None,
     progress: bool = True,
     checkpoint: str | PathLike[str] | None = None,
@@ -65,6 +66,8 @@ def fit(
             most it may take. The average of the late windows is given back, whether the rule was
             met or not. A run resumed from `checkpoint` keeps its windows; from `state`, they begin
             anew.
+        tolerance: how far means may be off, in posterior sds, and sds, as a share, in a fit that
+            the verdict calls good; an automatic fit goes on until they are known that well.
         replications: run so many fits with different keys at once, under one `vmap`.
         progress: show a progress bar on stderr.
         checkpoint: a file that the run is saved to, and resumed from if it is there. A resumed run
@@ -98,6 +101,7 @@ def fit(
         key=key,
         average=average,
         stop=stop,
+        tolerance=tolerance,
         replications=replications,
         progress=progress,
         checkpoint=checkpoint,

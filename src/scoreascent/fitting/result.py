@@ -16,9 +16,10 @@ from scoreascent._arrays import last_tenth
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.adapters.arviz import to_arviz
+from scoreascent.diagnostics.draws import Source, best_source, draw, named, summarise
+from scoreascent.diagnostics.rules import GOOD, promise
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
-from scoreascent.fitting.draws import Source, best_source, draw, named, summarise
 from scoreascent.run import Run
 
 if TYPE_CHECKING:
@@ -96,10 +97,15 @@ class Result(Run):
     def summary(self, draws: Source | None = None) -> list[dict[str, Any]]:
         """Return mean, sd, 5, 50 and 95 % quantiles of every scalar parameter, as dictionaries.
 
-        `mean_error` and `sd_error` say how well the first two are known, if they are of the
-        chains. With replications: the averages over the replications.
+        `mean_error` and `sd_error` say how well the first two are known: if they are of the
+        chains, or of q and there is a diagnosis. `tail` is the shape of the heavier tail; where it
+        is so heavy that the sd or the mean cannot be known, that is NaN. With replications: the
+        averages over the replications.
         """
-        return summarise(self, self.draws_from if draws is None else draws)
+        source = self.draws_from if draws is None else draws
+        if self.diagnosis is not None and self.diagnosis.numbers and source == self.draws_from:
+            return [dict(row) for row in self.diagnosis.numbers]
+        return summarise(self, source)
 
     def diagnose(
         self, key: PRNGKeyArray | int | None = None, draws: int = 4000, steps: int | None = None
@@ -111,8 +117,11 @@ class Result(Run):
         to see whether λ would still move, unless a stopping rule has seen that it does not. The
         result itself stays as it is.
 
-        The verdict is "good", "use with importance weights", "not converged: run longer" or
-        "chains did not mix: q is not the inclusive optimum"; `print` shows reason and remedy.
+        The verdict is "good", "use with importance weights", "not converged: run longer", or names
+        what is wrong: chains that did not mix, mass that was not seen, a posterior without a
+        variance, a density that is not smooth; `print` shows reason and remedy. *Good* promises
+        that every mean shown is within `tolerance` posterior sds and every sd within as large a
+        share; before that is said, fresh searches from far outside q must come home to it.
         """
         if self.diagnosis is not None and key is None:
             return self.diagnosis
@@ -192,6 +201,12 @@ class DivergenceError(RuntimeError):
         self.result = result
 
 
+def _shown(row: dict[str, Any], name: str) -> str:
+    """Return a number of a row for the table."""
+    digits = 2 if name.endswith("error") else 4
+    return "–" if np.isnan(row[name]) else f"{row[name]:.{digits}g}"
+
+
 def _render(result: Result) -> str:
     """Return the table that `print(result)` shows."""
     many = "" if result.replications is None else f" × {result.replications} replications"
@@ -207,8 +222,7 @@ def _render(result: Result) -> str:
     for name in columns:
         table.add_column(name, justify="right")
     for row in rows[:MAX_ROWS]:
-        shown = (f"{row[k]:.{2 if k.endswith('error') else 4}g}" for k in columns.values())
-        table.add_row(row["name"], *shown)
+        table.add_row(row["name"], *(_shown(row, k) for k in columns.values()))
     if len(rows) > MAX_ROWS:
         table.add_row(f"… {len(rows) - MAX_ROWS} more")
     out = io.StringIO()
@@ -223,8 +237,12 @@ def _render(result: Result) -> str:
     console.print(line)
     if source == "chains":
         console.print("numbers and their standard errors are of the chains' states in late steps")
+    if any(np.isnan(row["sd"]) for row in rows):
+        console.print("–: tails too heavy for this number to be known; the quantiles are")
     for warning in result.warnings():
         console.print(f"! {warning}")
     if result.diagnosis is not None:
         console.print(f"verdict: {result.diagnosis.verdict}, because {result.diagnosis.reason}")
+        if result.diagnosis.verdict == GOOD:
+            console.print(promise(result.tolerance))
     return out.getvalue().rstrip()

@@ -13,7 +13,9 @@ from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent.families import Family, FullRank, LowRank
-from scoreascent.fitting.searches import (
+from scoreascent.kernels import evaluate
+from scoreascent.run import Start
+from scoreascent.searches import (
     DRAWS,
     MAX_FULL_RANK,
     Cost,
@@ -25,14 +27,12 @@ from scoreascent.fitting.searches import (
     is_fair,
     positive,
 )
-from scoreascent.kernels import evaluate
-from scoreascent.run import Start
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
-    from scoreascent.fitting.searches import Vector
+    from scoreascent.searches import Vector
 
 START_RANK = 20  # of the low-rank family beyond `MAX_FULL_RANK` coordinates
 PATHFINDER_ITERATIONS = 60  # of a search by Pathfinder, which draws at each of them

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoreascent._arrays import default_dtype
+from scoreascent.diagnostics.psis import tail_shape
 from scoreascent.diagnostics.weights import resample
 from scoreascent.families import Family
 from scoreascent.run import Run
@@ -21,6 +23,10 @@ Source = Literal["q", "resampled", "chains"]
 SOURCES: tuple[Source, ...] = ("q", "resampled", "chains")
 MIN_STATES = 1000  # of the chains, that are taken before draws of q
 MAX_STATES = 8192  # of the chains, that a summary looks at
+MAX_NUMBERS = 2**24  # of a model with so many sites that fewer states must do, but at least
+MIN_SUMMARISED = 512  # of them
+MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
+NO_MEAN_TAIL = 0.8  # nor this one's mean
 
 
 def best_source(run: Run) -> Source:
@@ -95,12 +101,15 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
     """Return a row for every scalar: mean, sd and 90 % interval, and how well the first are known.
 
     `mean_error` and `sd_error` are Monte Carlo standard errors, from the spread of the chains' own
-    averages; they are NaN for draws of q, whose error only a diagnosis can tell.
+    averages; they are NaN for draws of q, whose error only a diagnosis can tell. `tail` is the
+    shape of the scalar's heavier tail; where it is so heavy that no number of draws that one has
+    tells the standard deviation, or the mean, that is NaN.
     """
     if source == "chains":
         states = late_states(run)
         assert states is not None
-        thin = -(-states.shape[0] * states.shape[1] // MAX_STATES)
+        most = max(MIN_SUMMARISED, min(MAX_STATES, MAX_NUMBERS // count_scalars(run.target)))
+        thin = -(-states.shape[0] * states.shape[1] // most)
         states = states[::-1][::thin]  # of the times, the last one is always among them
         draws = named(run, states.reshape(-1, states.shape[-1]))
         shape: tuple[int, ...] = states.shape[:2]
@@ -112,10 +121,26 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
         array = np.asarray(values, np.float64)
         array = array.reshape(*shape, *array.shape[1 if source == "chains" else len(shape) :])
         inner = array.shape[len(shape) :]
-        for index, numbers in zip(np.ndindex(inner), _numbers(array, shape, source)):
-            name = site + (f"[{','.join(map(str, index))}]" if index else "")
+        for name, numbers in zip(scalar_names(site, inner), _numbers(array, shape, source)):
             rows.append({"name": name, **numbers})
     return rows
+
+
+def scalar_names(site: str, shape: tuple[int, ...]) -> list[str]:
+    """Name every scalar of a site.
+
+    >>> scalar_names("tau", ()), scalar_names("theta", (2,))
+    (['tau'], ['theta[0]', 'theta[1]'])
+    """
+    at = [",".join(map(str, index)) for index in np.ndindex(shape)]
+    return [f"{site}[{index}]" if index else site for index in at]
+
+
+def count_scalars(target: Target) -> int:
+    """Return how many scalars a point of ℝᵈ has in the model's own space."""
+    z = jax.ShapeDtypeStruct((target.dim,), default_dtype())
+    shapes = jax.eval_shape(target.named, z)
+    return sum(int(np.prod(x.shape)) for x in jax.tree.leaves(shapes))
 
 
 def _numbers(array: Any, shape: tuple[int, ...], source: Source) -> list[dict[str, float]]:
@@ -126,15 +151,27 @@ def _numbers(array: Any, shape: tuple[int, ...], source: Source) -> list[dict[st
         error = np.stack(moment_errors(flat))
         flat = flat.reshape(-1, flat.shape[-1])
     axis = flat.ndim - 2
-    stats = [np.mean(flat, axis), np.std(flat, axis, ddof=1)]
-    stats += list(np.quantile(flat, [0.05, 0.5, 0.95], axis=axis))
+    mean, sd = np.mean(flat, axis), np.std(flat, axis, ddof=1)
+    quantiles = list(np.quantile(flat, [0.05, 0.5, 0.95], axis=axis))
     if flat.ndim == 3:
-        stats = [np.mean(s, 0) for s in stats]
-    names = ("mean", "sd", "q05", "q50", "q95", "mean_error", "sd_error")
+        tail = np.full(flat.shape[-1], np.nan)
+        mean, sd, *quantiles = (np.mean(s, 0) for s in (mean, sd, *quantiles))
+    else:
+        tail = tail_shapes(flat)
+    unknown = np.stack([tail > NO_MEAN_TAIL, tail > MAX_SHOWN_TAIL])
+    mean, sd = np.where(unknown, np.nan, [mean, sd])
+    error = np.where(unknown, np.nan, error)
+    names = ("mean", "sd", "q05", "q50", "q95", "mean_error", "sd_error", "tail")
     return [
         dict(zip(names, map(float, numbers), strict=True))
-        for numbers in zip(*stats, *error, strict=True)
+        for numbers in zip(mean, sd, *quantiles, *error, tail, strict=True)
     ]
+
+
+def tail_shapes(x: Float[np.ndarray, "n k"]) -> Any:
+    """Return the shape of the heavier tail of every column; −∞ of those that are not finite."""
+    finite = np.all(np.isfinite(x), axis=0)
+    return np.array([tail_shape(c) if ok else -np.inf for c, ok in zip(x.T, finite)])
 
 
 def moment_errors(x: Float[np.ndarray, "times chains k"]) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,7 @@ def first_points(
             own = given[i]
         elif i % MODEL_EVERY == MODEL_EVERY - 1:
             own = target.initial(jax.random.fold_in(key, i))
-        if own is not None and _is_finite(target, own, cost):
+        if own is not None and is_finite(target, own, cost):
             yield np.asarray(own, np.float64)
         elif i < len(given):
             raise ValueError(
@@ -158,7 +159,7 @@ def _given_points(target: Target, initial: Any) -> list[Vector]:
     return points
 
 
-def _is_finite(target: Target, z: Any, cost: Cost) -> bool:
+def is_finite(target: Target, z: Any, cost: Cost) -> bool:
     """Tell whether a search can begin there."""
     log_p, gradient = _value_and_grad(target, as_default(z))
     cost.gradients += 1
@@ -169,27 +170,55 @@ def _in_box(target: Target, rng: np.random.Generator, box: float, cost: Cost) ->
     """Draw a point of the box with finite density and gradient, nearer and nearer to the origin."""
     for shrink in 0.8 ** np.arange(40):
         z = rng.uniform(-box, box, target.dim) * shrink
-        if _is_finite(target, z, cost):
+        if is_finite(target, z, cost):
             return z
     return np.zeros(target.dim)
 
 
-def descend(target: Target, z: Vector, cost: Cost) -> list[Vector]:
-    """Return the iterates of L-BFGS on −log p. Where log p is not finite it turns back."""
+class _Arrived(Exception):
+    """A search may end before its end."""
+
+
+def descend(
+    target: Target,
+    z: Vector,
+    cost: Cost,
+    unit: Vector | None = None,
+    arrived: Callable[[Vector], bool] | None = None,
+    most: int = MAX_ITERATIONS,
+) -> list[Vector]:
+    """Return the iterates of L-BFGS on −log p. Where log p is not finite it turns back.
+
+    With `unit`, a matrix or a diagonal, the search is in x of z + unit x; it ends where `arrived`
+    says so.
+    """
     path = [z.copy()]
 
-    def loss(z: Vector) -> tuple[float, Vector]:
-        log_p, gradient = _value_and_grad(target, as_default(z))
+    def to_z(x: Vector) -> Any:
+        if unit is None:
+            return x
+        return z + (unit @ x if unit.ndim == 2 else unit * x)
+
+    def loss(x: Vector) -> tuple[float, Vector]:
+        log_p, gradient = _value_and_grad(target, as_default(to_z(x)))
         cost.gradients += 1
         value, slope = float(log_p), np.asarray(gradient, np.float64)
         if not (np.isfinite(value) and np.all(np.isfinite(slope))):
             return 1e30, np.zeros_like(slope)
+        if unit is not None:
+            slope = unit.T @ slope if unit.ndim == 2 else unit * slope
         return -value, -slope
 
-    fmin_l_bfgs_b(
-        loss, z, m=20, maxiter=MAX_ITERATIONS, maxfun=2 * MAX_ITERATIONS, pgtol=1e-6, factr=1e2,
-        callback=lambda z: path.append(z.copy()),
-    )  # fmt: skip
+    def keep(x: Vector) -> None:
+        path.append(np.array(to_z(x)))
+        if arrived is not None and arrived(path[-1]):
+            raise _Arrived
+
+    with contextlib.suppress(_Arrived):
+        fmin_l_bfgs_b(
+            loss, z if unit is None else np.zeros_like(z), m=20, maxiter=most,
+            maxfun=2 * most, pgtol=1e-6, factr=1e2, callback=keep,
+        )  # fmt: skip
     return path
 
 

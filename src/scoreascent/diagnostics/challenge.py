@@ -1,0 +1,106 @@
+"""A challenge before *good*: fresh searches, begun far outside q, must come home.
+
+All that a fit has seen began where its first searches ended. Others begin here at several
+distances from q, along its axes and across them, and go uphill until they are as near as the chains
+have been. One that ends elsewhere has found a place that may hold mass; the Gaussian there tells
+how much.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from scoreascent._arrays import as_default
+from scoreascent._batches import log_probs
+from scoreascent.diagnostics.weights import sample
+from scoreascent.run import Run
+from scoreascent.searches import (
+    MAX_FULL_RANK,
+    Cost,
+    Found,
+    descend,
+    gaussians,
+    has_gradient,
+    is_finite,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import PRNGKeyArray
+
+    from scoreascent.searches import Vector
+
+DISTANCES = (2.0, 2.0, 6.0, 6.0, 20.0, 20.0)  # of where searches begin, in sizes of q
+MAX_HALVINGS = 20  # of a distance at which the density is not finite
+MAX_ITERATIONS = 60  # of a search
+PATH_PLACES = 3  # of a search that did not come home, beside its end
+
+
+def challenge(
+    run: Run, key: PRNGKeyArray, least_log_q: float, log_evidence: float
+) -> dict[str, Any]:
+    """Measure what searches find where no chain has been: log q is below `least_log_q` there.
+
+    `stray` is the largest share of the posterior's mass that one of them found, times its squared
+    distance from q's mean in posterior sds (at least one): what it adds to a variance.
+    """
+    cost = Cost()
+    if not has_gradient(run.target):
+        return {"stray": 0.0, "stray_mass": 0.0, "challenge_gradients": 0}
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)
+
+    def arrived(z: Vector) -> bool:
+        return bool(log_probs(run.q, as_default(z)[None])[0] >= least_log_q)
+
+    worst = (0.0, 0.0)
+    for first in _first_points(run, rng, mean, unit, cost):
+        path = descend(run.target, first, cost, unit, arrived, MAX_ITERATIONS)
+        if arrived(path[-1]):
+            continue
+        at = np.unique(np.linspace(0, len(path) - 1, PATH_PLACES + 1).astype(int))[1:]
+        for place in gaussians(run.target, [path[i] for i in at], rng, cost):
+            worst = max(worst, _adds(run, place, least_log_q, log_evidence))
+    return {"stray": worst[0], "stray_mass": worst[1], "challenge_gradients": cost.gradients}
+
+
+def _unit(run: Run, key: PRNGKeyArray) -> Vector:
+    """Return a factor of q's covariance, about; in many dimensions of its diagonal alone."""
+    dim = run.q.dim
+    if dim > MAX_FULL_RANK:
+        return np.asarray(run.q.sd, np.float64)
+    draws = np.asarray(sample(key, run.q, 4 * dim + 20), np.float64)
+    factor: Vector = np.linalg.qr((draws - draws.mean(0)) / np.sqrt(len(draws)))[1].T
+    return factor
+
+
+def _first_points(
+    run: Run, rng: np.random.Generator, mean: Vector, unit: Vector, cost: Cost
+) -> list[Vector]:
+    """Return places at the distances, every second one straight across from the one before."""
+    dim = len(mean)
+    points, direction = [], np.zeros(dim)
+    for i, distance in enumerate(DISTANCES):
+        if i % 2:
+            direction = -direction
+        else:
+            noise = rng.standard_normal(dim)
+            direction = noise / np.linalg.norm(noise)
+        step = unit @ direction if unit.ndim == 2 else unit * direction
+        step = distance * (np.sqrt(dim) + 5) * step
+        for _ in range(MAX_HALVINGS):
+            if is_finite(run.target, mean + step, cost):
+                points.append(mean + step)
+                break
+            step = step / 2
+    return points
+
+
+def _adds(run: Run, place: Found, least_log_q: float, log_evidence: float) -> tuple[float, float]:
+    """Return what the mass of a Gaussian outside of q adds to a variance, and that mass."""
+    outside = log_probs(run.q, as_default(place.z)) < least_log_q
+    share = float(np.exp(min(place.elbo - log_evidence, 0.0)) * np.mean(outside))
+    away = (place.mean - np.asarray(run.q.mean, np.float64)) / np.asarray(run.q.sd, np.float64)
+    return share * max(1.0, float(np.max(away**2))), share

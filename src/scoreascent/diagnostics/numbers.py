@@ -1,0 +1,132 @@
+"""How well the numbers that a result shows are known, in the model's own space as in ℝᵈ."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scoreascent.diagnostics.draws import (
+    MAX_NUMBERS,
+    MAX_SHOWN_TAIL,
+    MIN_SUMMARISED,
+    best_source,
+    count_scalars,
+    moment_errors,
+    named,
+    scalar_names,
+    summarise,
+    tail_shapes,
+)
+from scoreascent.diagnostics.weights import Weighed
+from scoreascent.run import Run
+
+MAX_K = 0.7  # k̂ up to which weighted draws of q tell what the posterior's moments are
+STANDARD_ERRORS = 2.5  # so many of them make an error that is hardly ever exceeded
+NOISES = 2.0  # standard errors of a difference that are taken for noise
+
+
+class Gaps(NamedTuple):
+    """How far draws of q are from better ones in each scalar, and how well that is known.
+
+    Means are in posterior sds, and sds are logarithms.
+    """
+
+    mean: Any
+    sd: Any
+    mean_noise: Any
+    sd_noise: Any
+
+
+def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
+    """Measure how far the means and sds that the result shows may be off.
+
+    States of the chains in late steps have Monte Carlo errors: `unsure`, of the worst number. What
+    draws of q show is held against the same draws by their weights, or if these are of no use
+    against `states` (chains, times, d) of the chains: `gap`, of the worst number.
+    """
+    source = best_source(run)
+    rows = summarise(run, source)
+    if source == "chains":
+        return {"gap": 0.0, **_worst_error(rows), "numbers": tuple(rows)}
+    most = max(MIN_SUMMARISED, MAX_NUMBERS // max(1, count_scalars(run.target)))
+    names, x = _columns(run, weighed.z[:most])
+    if weighed.k_hat <= MAX_K:
+        gaps = gaps_by_weights(x, weighed.weights[:most])
+    elif states is not None and states.shape[-1] == run.target.dim and len(states) > 1:
+        thin = -(-states.shape[0] * states.shape[1] // most)
+        gaps = gaps_by_chains(x, _columns_of_chains(run, states[:, ::thin]))
+    else:
+        return {"gap": 0.0, "unsure": 0.0, "worst": "", "numbers": tuple(rows)}
+    with np.errstate(all="ignore"):
+        off = np.fmax(gaps.mean - NOISES * gaps.mean_noise, gaps.sd - NOISES * gaps.sd_noise)
+    off = np.nan_to_num(np.where(tail_shapes(x) > MAX_SHOWN_TAIL, 0.0, off), posinf=0.0)
+    worst = int(np.argmax(off))
+    for row, mean, sd, *noise in zip(rows, *gaps):
+        row["mean_error"] = float(np.hypot(mean, noise[0]) * row["sd"])
+        row["sd_error"] = float(np.hypot(sd, noise[1]) * row["sd"])
+    return {
+        "gap": max(0.0, float(off[worst])),
+        "unsure": 0.0,
+        "worst": names[worst],
+        "numbers": tuple(rows),
+    }
+
+
+def _worst_error(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the error of the number that is known worst, in its sds, and its name."""
+    found = {"unsure": 0.0, "worst": ""}
+    for row in rows:
+        with np.errstate(all="ignore"):
+            error = STANDARD_ERRORS * np.fmax(row["mean_error"], row["sd_error"]) / row["sd"]
+        if np.isfinite(error) and error > found["unsure"]:
+            found = {"unsure": float(error), "worst": row["name"]}
+    return found
+
+
+def _columns(run: Run, z: Any) -> tuple[list[str], Any]:
+    """Return all scalars at the points z (n, d) as columns: the model's own, then z itself."""
+    sites = {name: np.asarray(x, np.float64) for name, x in named(run, z).items()}
+    if list(sites) != ["z"]:
+        sites["unconstrained"] = np.asarray(z, np.float64)
+    names = [name for site, x in sites.items() for name in scalar_names(site, x.shape[1:])]
+    return names, np.concatenate([x.reshape(len(z), -1) for x in sites.values()], axis=1)
+
+
+def _columns_of_chains(run: Run, states: Any) -> Any:
+    """Return the same of states (chains, times, d), as an array (times, chains, scalars)."""
+    chains, times, dim = states.shape
+    x = _columns(run, states.reshape(-1, dim))[1].reshape(chains, times, -1)
+    return np.swapaxes(x, 0, 1)
+
+
+def gaps_by_weights(x: Any, weights: Any) -> Gaps:
+    """Hold columns x of draws of q against the same draws by weights.
+
+    >>> x = np.random.default_rng(0).normal(size=(4000, 1))  # of N(0, 1), and π is N(0.5, 1)
+    >>> gaps = gaps_by_weights(x, np.exp(0.5 * x[:, 0]))
+    >>> bool(abs(gaps.mean[0] - 0.5) < 4 * gaps.mean_noise[0] < 0.1)
+    True
+    """
+    n = len(x)
+    w = np.asarray(weights, np.float64)
+    w = n * w / np.sum(w)
+    with np.errstate(all="ignore"):
+        mean, own_mean = np.mean(w[:, None] * x, 0), np.mean(x, 0)
+        square, own_square = (x - mean) ** 2, (x - own_mean) ** 2
+        sd, own_sd = np.sqrt(np.mean(w[:, None] * square, 0)), np.sqrt(np.mean(own_square, 0))
+        gaps = np.abs(mean - own_mean) / sd, np.abs(np.log(sd / own_sd))
+        # both moments are of the same draws, so most of their noise cancels
+        shift = (w[:, None] * (x - mean) - (x - own_mean)) / sd
+        ratio = (w[:, None] * (square / sd**2 - 1) - (own_square / own_sd**2 - 1)) / 2
+        return Gaps(*gaps, np.std(shift, 0) / np.sqrt(n), np.std(ratio, 0) / np.sqrt(n))
+
+
+def gaps_by_chains(x: Any, chains: Any) -> Gaps:
+    """Hold columns x of draws of q against states of chains, (times, chains, columns)."""
+    with np.errstate(all="ignore"):
+        mean, sd = chains.mean((0, 1)), chains.std((0, 1))
+        mean_error, sd_error = moment_errors(chains)
+        gaps = np.abs(np.mean(x, 0) - mean) / sd, np.abs(np.log(np.std(x, 0) / sd))
+        own = 1 / np.sqrt(len(x))
+        return Gaps(*gaps, np.hypot(mean_error / sd, own), np.hypot(sd_error / sd, own))
