@@ -14,7 +14,7 @@ import scoreascent as sa
 from scoreascent.diagnostics import challenge as room
 from scoreascent.diagnostics.rules import GOOD, UNSEEN
 
-DIM, APART = 3, 12.0
+DIM, APART = 8, 14.0
 
 
 def two(weight: float, apart: float = APART) -> Any:
@@ -85,7 +85,7 @@ def test_a_density_without_gradient_is_not_challenged() -> None:
 
 def test_a_fit_of_one_of_two_modes_is_not_good() -> None:
     """Chains, weights and rays see one place and are content with it."""
-    target = sa.Target(two(0.5, 30.0), dim=DIM)
+    target = sa.Target(two(0.5), dim=DIM)
     settings: dict[str, Any] = {"q0": sa.FullRank.standard(DIM), "progress": False}
     update = sa.moment_matching()
     result = sa.fit(target, sa.pmcsa(64), optimizer=update, stop=sa.Converged(every=20), **settings)

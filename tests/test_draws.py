@@ -139,7 +139,7 @@ def test_a_fit_by_hand_is_held_to_what_it_shows() -> None:
     """q has the moments of log scale, but the scale that its draws show has not the right sd."""
     update = sa.moment_matching()
     settings: dict[str, Any] = {"q0": sa.FullRank.standard(3), "optimizer": update}
-    run = sa.fit(TARGET, sa.pmcsa(64), steps=400, progress=False, average=True, **settings)
+    run = sa.fit(TARGET, sa.pmcsa(64), steps=2000, progress=False, average=True, **settings)
     diagnosis = run.diagnose()
     assert run.draws_from == "q"
     assert diagnosis.verdict == WEIGH

@@ -86,7 +86,7 @@ CASES = [
     ("strayed", {"stray": 0.05, "stray_mass": 0.004}, UNSEEN, "0.4% of the posterior's mass"),
     ("strayed", {"stray": 0.03, "stray_mass": 0.03}, None, ""),
     ("numbers_differ", {"gap": 0.11}, WEIGH, "the mean or sd of tau wrong by 0.11 sds"),
-    ("numbers_differ", {"gap": 0.11, "k_hat": 0.8}, LONGER, "tau"),
+    ("numbers_differ", {"gap": 0.11, "k_hat": 0.8}, WEIGH, "tau"),
     ("numbers_differ", {"gap": 0.1}, None, ""),
     ("numbers_differ", {"gap": 0.11, "tolerance": 0.2}, None, ""),
     ("numbers_unsure", {"unsure": 0.11}, LONGER, "tau is known to 0.11 of its sds only"),

@@ -226,9 +226,10 @@ def numbers_differ(m: Measured) -> Finding | None:
         f"draws of q show the mean or sd of {m.worst} wrong by {m.gap:.2f} sds: q has not the "
         "posterior's shape, or is not its optimum"
     )
+    advice = "stop=Converged(), which keeps states of the chains to show"
     if m.k_hat <= MAX_USABLE_K:
-        return Finding(WEIGH, reason, "result.sample(key, n, draws='resampled')")
-    return Finding(LONGER, reason, "stop=Converged(), which keeps states of the chains to show")
+        advice = f"result.sample(key, n, draws='resampled'), or {advice}"
+    return Finding(WEIGH, reason, advice)
 
 
 def numbers_unsure(m: Measured) -> Finding | None:
