@@ -147,7 +147,8 @@ def test_a_fit_by_hand_is_held_to_what_it_shows() -> None:
     assert diagnosis.gap > 0.1
     row = next(row for row in diagnosis.numbers if row["name"] == "scale")
     assert abs(row["sd"] - np.sqrt(1.5)) < 2 * row["sd_error"]  # it knows that it is wrong
-    stopped = sa.fit(TARGET, sa.pmcsa(64), stop=sa.Converged(every=20), progress=False, **settings)
+    moves = sa.pmcsa(64, sa.Cycle(sa.IMH(), sa.HMC()))
+    stopped = sa.fit(TARGET, moves, stop=sa.Converged(every=20), progress=False, **settings)
     assert stopped.draws_from == "chains"
     assert stopped.diagnose().verdict == GOOD
 
