@@ -142,6 +142,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "optimizer uncalled": (fitted(optimizer=optax.adam), "optimizer must be an optax"),
     "optimizer number": (fitted(optimizer=0.01), "optimizer must be an optax .* got 0.01"),
     "steps < 0": (fitted(steps=-1), "steps must be an integer ≥ 0, got -1"),
+    "steps 0": (lambda: sa.fit(TARGET, steps=0, progress=False), "steps is 0, but fit.target."),
     "steps float": (fitted(steps=1e4), "steps must be an integer ≥ 0, got 10000.0"),
     "steps text": (fitted(steps="many"), "steps must be an integer"),
     "tolerance 0": (fitted(tolerance=0), "tolerance must be a number from 0.005 to 1"),

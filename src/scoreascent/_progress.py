@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,11 +13,34 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Lines:
+    """Plain lines on stderr where a bar cannot be drawn, for it is no terminal: a log stays short.
+
+    The first comes after half a minute, so that short work says nothing before its end.
+    """
+
+    def __init__(self, show: bool) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.wanted = show and not self._console.is_terminal
+        self._last, self._text = time.monotonic(), ""
+
+    def say(self, text: str, force: bool = False) -> None:
+        """Write the line, if there has been none for a while and it says something new."""
+        now = time.monotonic()
+        due = force or now - self._last >= SECONDS_BETWEEN_LINES
+        if self.wanted and due and text != self._text:
+            self._last, self._text = now, text
+            self._console.print(text, markup=False)
+
 
 class Bar:
     """A progress bar on stderr with the current loss and acceptance; silent when `show` is off."""
 
     def __init__(self, show: bool, total: int, done: int) -> None:
+        self._lines, self._total, self._text = Lines(show), total, ""
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -24,7 +48,7 @@ class Bar:
             TimeRemainingColumn(),
             TextColumn("{task.fields[says]}"),
             console=Console(stderr=True),
-            disable=not show,
+            disable=not show or self._lines.wanted,
         )
         self._task = self._progress.add_task("fit", total=total, completed=done, says="compiling")
 
@@ -34,11 +58,15 @@ class Bar:
 
     def __exit__(self, *_: Any) -> None:
         self._progress.stop()
+        if self._text:
+            self._lines.say(self._text, force=True)
 
     def update(self, done: int, loss: float, acceptance: float) -> None:
         """Show where the run stands."""
         says = f"loss {loss:.4g}  acceptance {acceptance:.1%}"
         self._progress.update(self._task, completed=done, says=says)
+        self._text = f"fit {done}/{self._total}  {says}"
+        self._lines.say(self._text)
 
 
 class Interrupt:

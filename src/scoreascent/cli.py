@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,8 @@ from scoreascent.fitting.provenance import versions
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 bench = typer.Typer(no_args_is_help=True)
 app.add_typer(bench, name="bench", help="Measure the library against its peers.")
-console = Console()
+PLAIN_WIDTH = 120  # columns of what goes into a file or a pipe, unless COLUMNS says otherwise
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH)
 
 
 @app.callback()

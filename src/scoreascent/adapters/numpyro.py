@@ -60,7 +60,8 @@ def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Tar
         error.add_note(
             "from_numpyro: a model must have the same sites at every call. Arrays among its "
             "arguments and the values of its sites are abstract while it is compiled, so give "
-            "sizes and flags as Python numbers, and use jnp.where in place of `if`."
+            "sizes and flags as Python numbers, use jnp.where in place of `if`, or close over "
+            "arrays whose values the model needs: from_numpyro(lambda y: model(groups, y), y)."
         )
         raise
 

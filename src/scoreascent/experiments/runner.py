@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from scoreascent._extras import require
+from scoreascent._progress import Lines
 from scoreascent._structs import check_count
 from scoreascent.experiments.store import Frames, RunFolder
 
@@ -192,6 +193,7 @@ class _Bar:
     """How much of the cells' work is done, by what the folder holds of them."""
 
     def __init__(self, store: RunFolder, cells: list[Cell]) -> None:
+        self._lines = Lines(show=True)
         self.shown = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -199,6 +201,7 @@ class _Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=Console(stderr=True),
+            disable=self._lines.wanted,
         )
         self._store, self._cells = store, cells
         self._total = sum(cell.cost for cell in cells)
@@ -210,9 +213,11 @@ class _Bar:
         shares = [self._store.share(cell.name) for cell in self._cells]
         done = sum(share * cell.cost for share, cell in zip(shares, self._cells))
         self._before = done if self._before is None else self._before
+        finished = f"{sum(share == 1.0 for share in shares)}/{len(shares)}"
         self.shown.update(
             self._task,
             completed=done - self._before,
             total=max(self._total - self._before, 1e-9),
-            cells=f"{sum(share == 1.0 for share in shares)}/{len(shares)}",
+            cells=finished,
         )
+        self._lines.say(f"{self._store.manifest['experiment']}: {finished} cells")

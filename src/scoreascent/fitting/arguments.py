@@ -86,6 +86,8 @@ def check(
     if method is None and (count is not None or state is not None):
         given = "state" if count is None else "several targets or replications"
         raise ValueError(f"with {given} give a method too, such as pmcsa(10)")
+    if method is None and steps == 0:
+        raise ValueError("steps is 0, but fit(target) must run to choose and judge; give 1 or more")
     run_key = as_key(key)
     start = q0 if isinstance(q0, Start) else None
     q = None
