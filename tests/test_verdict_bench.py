@@ -9,8 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scoreascent.experiments.verdict.bench import VERDICT, cells, counts, errors, judged
+import scoreascent as sa
+from scoreascent.experiments.verdict.bench import (
+    ALL_SHAPES,
+    METHODS,
+    VERDICT,
+    cells,
+    counts,
+    errors,
+    judged,
+)
+from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
 
 POINTS = {1: 400_001, 2: 1501}
@@ -83,7 +95,7 @@ def test_cells_and_a_name_that_is_not_there() -> None:
     some = cells(VERDICT.settings, ("t3-2",), ("nuts",))
     assert [cell.piece for cell in some] == [("t3-2", "nuts")]
     names = [cell.name for cell in cells(VERDICT.settings)]
-    assert len(set(names)) == len(names) == 2 * len(SHAPES)
+    assert len(set(names)) == len(names) == len(METHODS) * len(ALL_SHAPES)
     with pytest.raises(ValueError, match="there is no shape 'torus'"):
         cells(VERDICT.settings, ("torus",))
     with pytest.raises(ValueError, match="there is no method 'gibbs'"):
@@ -106,3 +118,43 @@ def test_counts() -> None:
         1, 1, 1,
     ]  # fmt: skip
     assert found.loc["all", "regular, not good"] == 1
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_random_shapes_have_their_moments(number: int) -> None:
+    """Against a long chain of exact draws where there are some, or importance weights of them."""
+    shape = random_shape(number)
+    rng, n = np.random.default_rng(number), 400_000
+    cov = np.diag((1.5 * shape.sd) ** 2)
+    z = rng.multivariate_normal(shape.mean, cov, n)
+    t = rng.chisquare(5, n) / 5
+    z = shape.mean + (z - shape.mean) / np.sqrt(t)[:, None]
+    log_p = np.asarray(jax.jit(jax.vmap(shape.log_density))(jnp.asarray(z, jnp.float32)), float)
+    away = np.sum(((z - shape.mean) / (1.5 * shape.sd)) ** 2, 1)
+    log_w = log_p + 0.5 * (5 + shape.dim) * np.log1p(away / 5)
+    w = np.exp(log_w - log_w.max())
+    ess = w.sum() ** 2 / np.sum(w**2)
+    if ess < 2000:
+        pytest.skip(f"only {ess:.0f} effective draws: this one has narrow parts")
+    mean = w @ z / w.sum()
+    found = errors(shape, mean, np.sqrt(w @ (z - mean) ** 2 / w.sum()))
+    assert found["mean_error"] < 5 / np.sqrt(ess) + 0.005
+    assert found["sd_error"] < 8 / np.sqrt(ess) + 0.01
+
+
+def test_random_shapes_are_of_three_kinds_and_some_are_regular() -> None:
+    shapes = [random_shape(i) for i in range(30)]
+    assert {shape.kind for shape in shapes} == {
+        "random mixture", "random transform", "random regression"
+    }  # fmt: skip
+    assert 10 <= sum(shape.regular for shape in shapes) <= 20
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=12, derandomize=True, database=None)
+@given(number=st.integers(100, 10_000))
+def test_no_random_shape_is_wrong_and_called_good(number: int) -> None:
+    shape = random_shape(number)
+    target = sa.Target(shape.log_density, dim=shape.dim)
+    row = judged(pd.DataFrame([METHODS["scoreascent"](shape, target, 0)])).iloc[0]
+    assert row["right"] or not row["good"], (number, row.to_dict())

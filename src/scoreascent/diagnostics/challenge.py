@@ -3,7 +3,7 @@
 All that a fit has seen began where its first searches ended. Others begin here at several
 distances from q, along its axes and across them, and go uphill until they are as near as the chains
 have been. One that ends elsewhere has found a place that may hold mass; the Gaussian there tells
-how much.
+how much. In few dimensions searches begin also at particles that were annealed outside q.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
+from scoreascent.diagnostics.tempered import anneal
 from scoreascent.diagnostics.weights import sample
 from scoreascent.run import Run
 from scoreascent.searches import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 DISTANCES = (2.0, 2.0, 6.0, 6.0, 20.0, 20.0)  # of where searches begin, in sizes of q
 MAX_HALVINGS = 20  # of a distance at which the density is not finite
 MAX_ITERATIONS = 60  # of a search
+MAX_ANNEALED = 50  # dimensions, up to which particles that walk at random find anything
+PARTICLES_TRIED = 4  # of them, from which searches begin
 PATH_PLACES = 3  # of a search that did not come home, beside its end
 
 
@@ -48,22 +51,41 @@ def challenge(
     """
     cost = Cost()
     if not has_gradient(run.target):
-        return {"stray": 0.0, "stray_mass": 0.0, "challenge_gradients": 0}
+        return {"stray": 0.0, "stray_mass": 0.0}
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)
 
     def arrived(z: Vector) -> bool:
         return bool(log_probs(run.q, as_default(z)[None])[0] >= least_log_q)
 
+    far = _first_points(run, rng, mean, unit, cost)
+    if run.q.dim <= MAX_ANNEALED:
+        z, log_p, densities = anneal(run.target, run.q, least_log_q, unit, rng)
+        cost.densities += densities
+        far += _some(z, log_p, mean, unit)
     worst = (0.0, 0.0)
-    for first in _first_points(run, rng, mean, unit, cost):
+    for first in far:
         path = descend(run.target, first, cost, unit, arrived, MAX_ITERATIONS)
         if arrived(path[-1]):
             continue
         at = np.unique(np.linspace(0, len(path) - 1, PATH_PLACES + 1).astype(int))[1:]
         for place in gaussians(run.target, [path[i] for i in at], rng, cost):
             worst = max(worst, _adds(run, place, least_log_q, log_evidence))
-    return {"stray": worst[0], "stray_mass": worst[1], "challenge_gradients": cost.gradients}
+    count = (cost.densities, cost.gradients)
+    return {"stray": worst[0], "stray_mass": worst[1], "challenge_count": count}
+
+
+def _some(z: Vector, log_p: Vector, mean: Vector, unit: Vector) -> list[Vector]:
+    """Return a few of the particles: the likeliest, the furthest out, and what is far from both."""
+    z = z[np.isfinite(log_p)]
+    if not len(z):
+        return []
+    x = (z - mean) / unit if unit.ndim == 1 else np.linalg.solve(unit, (z - mean).T).T
+    chosen = [int(np.argmax(log_p[np.isfinite(log_p)])), int(np.argmax(np.sum(x**2, 1)))]
+    while len(chosen) < PARTICLES_TRIED:
+        nearest = np.min([np.sum((x - x[i]) ** 2, 1) for i in chosen], 0)
+        chosen.append(int(np.argmax(nearest)))
+    return [z[i] for i in dict.fromkeys(chosen)]
 
 
 def _unit(run: Run, key: PRNGKeyArray) -> Vector:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Source = Literal["q", "resampled", "chains"]
 SOURCES: tuple[Source, ...] = ("q", "resampled", "chains")
 MIN_STATES = 1000  # of the chains, that are taken before draws of q
-MAX_STATES = 8192  # of the chains, that a summary looks at
-MAX_NUMBERS = 2**24  # of a model with so many sites that fewer states must do, but at least
+MAX_STATES = 65_536  # of the chains, that a summary looks at
+MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, but at least
 MIN_SUMMARISED = 512  # of them
 MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
 NO_MEAN_TAIL = 0.8  # nor this one's mean

@@ -76,14 +76,14 @@ class Measured:
         tolerance: how far means may be off, in posterior sds, and sds, as a share, in a good fit.
         gap: how far a mean or sd that draws of q show is from what better draws say, beyond noise,
             in the worst number; 0 if the result shows states of the chains.
-        unsure: two and a half Monte Carlo errors of the worst number that states of the chains
-            show, in its sds; 0 if the result shows draws of q.
+        unsure: several Monte Carlo errors of the worst number that states of the chains show, in
+            its sds (five, or two and a half if q is near); 0 if the result shows draws of q.
         worst: the name of that number.
         numbers: the rows of the result's summary, with the errors of every mean and sd.
         stray: what the mass that fresh searches found elsewhere adds to a variance; 0 before a
             challenge.
         stray_mass: that mass, as a share.
-        challenge_gradients: how many gradients those searches took.
+        challenge_count: how many densities and gradients it took to look for them.
         moves_alone: whether chains have moves other than independent draws of q.
     """
 
@@ -125,7 +125,7 @@ class Measured:
     numbers: tuple[dict[str, Any], ...]
     stray: float = 0.0
     stray_mass: float = 0.0
-    challenge_gradients: int = 0
+    challenge_count: tuple[int, int] = (0, 0)
 
     @property
     def has_chains(self) -> bool:

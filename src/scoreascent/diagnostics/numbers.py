@@ -22,7 +22,11 @@ from scoreascent.diagnostics.weights import Weighed
 from scoreascent.run import Run
 
 MAX_K = 0.7  # k̂ up to which weighted draws of q tell what the posterior's moments are
-STANDARD_ERRORS = 2.5  # so many of them make an error that is hardly ever exceeded
+# So many standard errors make an error that is hardly ever exceeded. A rule that ends a run when
+# they are small ends it when the chains have just not been far out, by chance, so more are needed
+# where q is not near enough to vouch for the chains.
+STANDARD_ERRORS, STANDARD_ERRORS_ALONE = 2.5, 5.0
+MIN_WORTH = 0.5  # of a draw of q in draws of π, if q is to vouch
 NOISES = 2.0  # standard errors of a difference that are taken for noise
 
 
@@ -48,7 +52,9 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
     source = best_source(run)
     rows = summarise(run, source)
     if source == "chains":
-        return {"gap": 0.0, **_worst_error(rows), "numbers": tuple(rows)}
+        near = weighed.k_hat <= MAX_K and weighed.worth >= MIN_WORTH
+        times = STANDARD_ERRORS if near else STANDARD_ERRORS_ALONE
+        return {"gap": 0.0, **_worst_error(rows, times), "numbers": tuple(rows)}
     most = max(MIN_SUMMARISED, MAX_NUMBERS // max(1, count_scalars(run.target)))
     names, x = _columns(run, weighed.z[:most])
     if weighed.k_hat <= MAX_K:
@@ -73,12 +79,12 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
     }
 
 
-def _worst_error(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the error of the number that is known worst, in its sds, and its name."""
+def _worst_error(rows: list[dict[str, Any]], times: float) -> dict[str, Any]:
+    """Return so many standard errors of the number known worst, in its sds, and its name."""
     found = {"unsure": 0.0, "worst": ""}
     for row in rows:
         with np.errstate(all="ignore"):
-            error = STANDARD_ERRORS * np.fmax(row["mean_error"], row["sd_error"]) / row["sd"]
+            error = times * np.fmax(row["mean_error"], row["sd_error"]) / row["sd"]
         if np.isfinite(error) and error > found["unsure"]:
             found = {"unsure": float(error), "worst": row["name"]}
     return found

@@ -41,6 +41,7 @@ MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
 MIN_WORTH, MIN_WORTH_IF_K_IS_HIGH = 0.1, 0.5
 MIN_REACH = 0.3  # of the length that trajectories should have
 MAX_STAY = 0.02  # of the chains' time
+MIN_USUAL_ACCEPTANCE = 0.5  # of proposals; a stay of 20 steps is then no chance
 # What chains with moves of their own must show to be believed where weights cannot be
 MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 1500
 
@@ -263,6 +264,22 @@ def short_reach(m: Measured) -> Finding | None:
     return None
 
 
+def sticks(m: Measured) -> Finding | None:
+    """Most proposals are accepted, and yet some chains stay where they are.
+
+    Where q gives a place far less than the posterior does, chains that come there do not leave.
+    """
+    often = m.acceptance > MIN_USUAL_ACCEPTANCE
+    if m.has_chains and not m.moves_alone and often and m.stay > MAX_STAY:
+        return Finding(
+            STUCK,
+            f"{m.acceptance:.0%} of the proposals are accepted, but for {m.stay:.0%} of their time "
+            "chains stay in one place: there are narrow parts that q does not see",
+            "gradient moves such as Cycle(IMH(), HMC()), or a richer family",
+        )
+    return None
+
+
 def close(m: Measured) -> Finding | None:
     """The draws of q are nearly draws of π."""
     near = m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH
@@ -347,6 +364,7 @@ RULES: tuple[Rule, ...] = (
     undefined,
     numbers_differ,
     numbers_unsure,
+    sticks,
     close,
     short_reach,
     stays_long,

@@ -41,11 +41,12 @@ def log_weights(log_p: Any, log_q: Any) -> tuple[np.ndarray[Any, Any], np.ndarra
 
 
 class Weighed(NamedTuple):
-    """Draws of q, their smoothed weights, and the shape of the weights' tail."""
+    """Draws of q, their smoothed weights, the shape of these' tail, what a draw is worth of π's."""
 
     z: Any
     weights: Any
     k_hat: float
+    worth: float
 
 
 def weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]:
@@ -56,7 +57,7 @@ def weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]
     if not np.any(log_w > -np.inf):
         nothing = dict.fromkeys(("chi2", "log_w_star"), np.inf)
         found = {**numbers, "k_hat": np.inf, "ess": 0.0, "log_evidence": -np.inf, **nothing}
-        return found, Weighed(z, np.zeros(n), np.inf)
+        return found, Weighed(z, np.zeros(n), np.inf, 0.0)
     log_z = float(logsumexp(log_w) - np.log(n))
     smooth = psis(log_w)
     ess = effective_sample_size(smooth.log_weights)
@@ -68,7 +69,7 @@ def weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]
         "log_w_star": float(np.max(log_w)) - log_z,
         "log_evidence": log_z,
     }
-    return found, Weighed(z, np.exp(smooth.log_weights), smooth.k_hat)
+    return found, Weighed(z, np.exp(smooth.log_weights), smooth.k_hat, ess / n)
 
 
 def resample(run: Run, key: PRNGKeyArray | int, n: int, draws: int) -> Array:

@@ -2,14 +2,15 @@
 
 1. Start: Gaussians at what eight searches find (`laplace`), unless `q0` is given.
 2. Family: full-rank up to 200 dimensions, rank 20 plus a diagonal beyond.
-3. Chains: 128, or 2d if that is more, up to 512; 64 for a low-rank family.
+3. Chains: 128, or 2d if that is more, up to 512; 64 for a low-rank family; more of them, by
+   (0.1/tolerance)², if a smaller tolerance is asked for.
 4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
    enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
 6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
-   If it is not good and more steps may help, it goes on: three stages at most.
+   If it is not good and more steps may help, it goes on, with shorter steps: three stages at most.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from scoreascent.fitting.starts import laplace
 from scoreascent.fitting.stopping import Converged
 from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
 from scoreascent.methods import pmcsa
-from scoreascent.run import Start
+from scoreascent.run import TOLERANCE, Start
 from scoreascent.schedules import Decay
 from scoreascent.searches import MAX_FULL_RANK, flat_direction, has_gradient
 from scoreascent.target import Target
@@ -46,13 +47,16 @@ if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
 MIN_CHAINS, MAX_CHAINS, SPARSE_CHAINS = 128, 512, 64
+MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
 MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
 MAX_STEPS, MAX_STAGES = 3000, 3  # iterations of a stage, and stages
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
+WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
+MAX_FINER = 1.5  # times smaller a tolerance in the next stage
 KNOWN = 0.3  # of the tolerance: so well must averaged means and log sds be known
 
 Say = Callable[[str], None]
@@ -81,7 +85,7 @@ def fit(given: Arguments) -> Result:
         )
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
         diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
-        cost = cost.plus(Count(0, diagnosis.challenge_gradients))
+        cost = cost.plus(diagnosis.challenge_count)
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
         next_kernel = _next_kernel(kernel, diagnosis, differentiable)
         ended = result.status in ("interrupted", "stopped") or next_kernel is None
@@ -91,6 +95,8 @@ def fit(given: Arguments) -> Result:
         kernel = next_kernel
         say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
         stage = _next_stage(stage, result, kernel)
+        if given.stop is None and stage.stop is not None:
+            stage = replace(stage, stop=_stricter(stage.stop, diagnosis))
     return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
 
 
@@ -100,7 +106,7 @@ def fit(given: Arguments) -> Result:
 def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Arguments, Kernel]:
     """Return the arguments of the first stage, and its kernel."""
     start, q = _start(given, key, say)
-    n = _chains(q)
+    n = _chains(q, given.tolerance)
     kernel: Kernel = PROPOSALS_ALONE
     if start is not None:
         rate = _acceptance(given.target, start)
@@ -124,20 +130,26 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:
     """Return the kernel of the next stage; None if there should be none."""
     doubtful = diagnosis.verdict != GOOD or diagnosis.ess < MIN_WORTH * diagnosis.draws
-    if kernel != WITH_GRADIENTS and doubtful and differentiable:
+    if kernel == PROPOSALS_ALONE and doubtful and differentiable:
         return WITH_GRADIENTS
-    return None if diagnosis.verdict == GOOD or diagnosis.final else kernel
+    if diagnosis.verdict == GOOD or diagnosis.final:
+        return None
+    return WITH_CARE if kernel == WITH_GRADIENTS else kernel
 
 
 def _next_stage(stage: Arguments, result: Result, kernel: Kernel) -> Arguments:
     """Return the arguments of a stage at the fitted q, with the chains where they are."""
     start = stage.start or Start(result.q, (), (0.0,), 1, True, (0, 0))
     start = replace(start, q=result.q, z=result.state.eta.z, before=start.first_q)
-    stop = stage.stop
-    if stop == Converged(tolerance=KNOWN * stage.tolerance, every=EVERY):
-        stop = replace(stop, windows=LATER_WINDOWS)
     n = result.method.chains
-    return replace(stage, method=pmcsa(n, kernel), q=result.q, start=start, stop=stop)
+    return replace(stage, method=pmcsa(n, kernel), q=result.q, start=start)
+
+
+def _stricter(rule: Converged, diagnosis: Diagnosis) -> Converged:
+    """Return the rule of the next stage; it asks for more if a number was not known well enough."""
+    missing = diagnosis.unsure / diagnosis.tolerance
+    finer = 1 / float(np.clip(missing, 1.0, MAX_FINER))
+    return replace(rule, windows=LATER_WINDOWS, tolerance=finer * rule.tolerance)
 
 
 def _fit(stage: Arguments) -> Result:
@@ -198,10 +210,12 @@ def _without_gradient(target: Target, say: Say) -> Family:
     return q
 
 
-def _chains(q: Family) -> int:
+def _chains(q: Family, tolerance: float) -> int:
+    """Return how many chains there are: more of them if more is asked for."""
+    more = int(np.clip(np.ceil((TOLERANCE / tolerance) ** 2), 1, MAX_MORE_CHAINS))
     if q.is_sparse:
-        return SPARSE_CHAINS
-    return int(np.clip(32 * -(-2 * q.dim // 32), MIN_CHAINS, MAX_CHAINS))
+        return more * SPARSE_CHAINS
+    return more * int(np.clip(32 * -(-2 * q.dim // 32), MIN_CHAINS, MAX_CHAINS))
 
 
 def _update(q: Family, n: int) -> Update:

@@ -54,7 +54,7 @@ def compare(fit: Fit, reference: Moments) -> dict[str, float]:
         "sd_error": float(np.mean(worst(np.abs(logs)))),
         "sd_ratio": float(np.exp(logs[np.argmax(worst(np.abs(logs)))])),
         "coverage": float(np.mean(mass)),
-        "k_hat": np.nan if fit.log_weights is None else _k_hat(fit.log_weights),
+        "k_hat": np.nan if fit.log_weights is None else k_hat_of(fit.log_weights),
     }
 
 
@@ -80,7 +80,8 @@ def _interpolated(knots: NDArray[Any], values: NDArray[Any], x: float) -> float:
     return float(values[i - 1] + slope * (x - knots[i - 1]))
 
 
-def _k_hat(log_weights: NDArray[Any]) -> float:
+def k_hat_of(log_weights: NDArray[Any]) -> float:
+    """Return the shape of the tail of weights, of which some may not be numbers."""
     usable = ~np.isnan(log_weights) & (log_weights < np.inf)
     weights = np.where(usable, log_weights, -np.inf)
     return psis(weights).k_hat if np.any(weights > -np.inf) else np.inf

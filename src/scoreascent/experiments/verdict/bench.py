@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +19,35 @@ import scoreascent as sa
 from scoreascent._nuts import nuts_sampler
 from scoreascent.diagnostics.chains import rhat
 from scoreascent.diagnostics.rules import GOOD
+from scoreascent.experiments.accuracy.entry import Entry
+from scoreascent.experiments.accuracy.metrics import k_hat_of
+from scoreascent.experiments.accuracy.peers import peer
 from scoreascent.experiments.experiment import Experiment
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder, StoredRun
+from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
 
 # What *good* promises: every mean within so many posterior sds, every sd within so much
 MAX_MEAN_ERROR, MAX_SD_ERROR = 0.1, 0.1
 NUTS_RHAT = 1.01
+MAX_PEER_K = 0.7  # k̂ up to which a peer's q is taken for good
+RANDOM_SHAPES = 30
+ALL_SHAPES = {**SHAPES, **{f"random-{i:02d}": random_shape(i) for i in range(RANDOM_SHAPES)}}
 REFUSALS = (ValueError, RuntimeError, FloatingPointError)
+
+# other libraries' methods that have weights, and so a k̂
+PEERS = ("numpyro-multivariate", "blackjax-pathfinder")
+
+Method = Callable[[Shape, sa.Target, int], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Settings:
     """Which shapes there are, and how many fits of each."""
 
-    shapes: tuple[str, ...] = tuple(SHAPES)
-    methods: tuple[str, ...] = ("scoreascent", "nuts")
+    shapes: tuple[str, ...] = tuple(ALL_SHAPES)
+    methods: tuple[str, ...] = ("scoreascent", "nuts", *PEERS)
     seeds: int = 5
 
 
@@ -45,14 +58,16 @@ def cells(
     settings: Settings, only_shapes: tuple[str, ...] = (), only_methods: tuple[str, ...] = ()
 ) -> list[Cell]:
     """Return a cell for every shape and method; it holds all seeds."""
-    for name, known in ((x, SHAPES) for x in only_shapes):
-        if name not in known:
-            raise ValueError(f"there is no shape {name!r}; choose from {', '.join(known)}")
+    for name in only_shapes:
+        if name not in ALL_SHAPES:
+            raise ValueError(f"there is no shape {name!r}; choose from {', '.join(ALL_SHAPES)}")
     for name in only_methods:
         if name not in METHODS:
             raise ValueError(f"there is no method {name!r}; choose from {', '.join(METHODS)}")
     return [
-        Cell(f"{shape.replace('.', '_')}-by-{method}", (shape, method), float(SHAPES[shape].dim))
+        Cell(
+            f"{shape.replace('.', '_')}-by-{method}", (shape, method), float(ALL_SHAPES[shape].dim)
+        )
         for shape in settings.shapes
         for method in settings.methods
         if (not only_shapes or shape in only_shapes)
@@ -63,7 +78,7 @@ def cells(
 def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -> Frames | None:
     """Fit one shape with every seed, and hold what came out against the exact moments."""
     name, method = cell.piece
-    shape, rows = SHAPES[name], []
+    shape, rows = ALL_SHAPES[name], []
     target = sa.Target(shape.log_density, dim=shape.dim)
     for seed in range(settings.seeds):
         if time.time() >= deadline:
@@ -138,7 +153,30 @@ def _nuts(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
     }
 
 
-METHODS = {"scoreascent": _ours, "nuts": _nuts}
+def _by_peer(name: str) -> Method:
+    """Return a fit by another library's method of the accuracy suite; good if k̂ ≤ 0.7."""
+
+    def fit(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
+        entry = Entry(shape.dim, "a shape", density=lambda: target)
+        found = peer(name).begin(entry, target)(seed)()
+        k_hat = np.inf if found.log_weights is None else k_hat_of(found.log_weights)
+        return {
+            **errors(shape, found.mean, found.sd),
+            "densities": int(found.densities),
+            "gradients": int(found.gradients),
+            "good": bool(k_hat <= MAX_PEER_K),
+            "says": f"k̂ {k_hat:.2f}",
+            "reason": "",
+        }
+
+    return fit
+
+
+METHODS: dict[str, Method] = {
+    "scoreascent": _ours,
+    "nuts": _nuts,
+    **{name: _by_peer(name) for name in PEERS},
+}
 
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:

@@ -36,7 +36,7 @@ class Shape:
         return len(self.mean)
 
 
-def _mixture(
+def mixture(
     kind: str, weights: Any, centres: Any, sds: Any, regular: bool = False, held_out: bool = False
 ) -> Shape:
     """Spherical Gaussians with these weights, centres (k, d) and sds (k,)."""
@@ -44,8 +44,8 @@ def _mixture(
     w = w / w.sum()
     mean = w @ c
     variance = w @ (c**2 + s[:, None] ** 2) - mean**2
-    log_w = jnp.asarray(np.log(w) - c.shape[1] * np.log(s), jnp.float32)
-    centre, scale = jnp.asarray(c, jnp.float32), jnp.asarray(s[:, None], jnp.float32)
+    log_w = np.asarray(np.log(w) - c.shape[1] * np.log(s), np.float32)
+    centre, scale = np.asarray(c, np.float32), np.asarray(s[:, None], np.float32)
 
     def log_density(z: Any) -> Any:
         return logsumexp(log_w - 0.5 * jnp.sum(((z - centre) / scale) ** 2, -1))
@@ -67,7 +67,7 @@ def _student(df: float, dim: int, held_out: bool = False) -> Shape:
 def _gaussian(kind: str, mean: Any, sd: Any, offset: float = 0.0, **options: Any) -> Shape:
     """Independent Gaussians; the log density may be off by a constant."""
     m, s = np.broadcast_arrays(np.asarray(mean, np.float64), np.asarray(sd, np.float64))
-    centre, scale = jnp.asarray(m, jnp.float32), jnp.asarray(s, jnp.float32)
+    centre, scale = np.asarray(m, np.float32), np.asarray(s, np.float32)
 
     def log_density(z: Any) -> Any:
         return offset - 0.5 * jnp.sum(((z - centre) / scale) ** 2)
@@ -224,27 +224,27 @@ def _all_shapes() -> dict[str, Shape]:
         "offset-minus-1e7": _gaussian(
             "offset", np.zeros(2), 1.0, offset=-1e7, regular=False, held_out=True
         ),
-        "spike-0.1-10": _mixture(inside, [0.1, 0.9], np.zeros((2, 10)), [0.1, 1]),
-        "spike-0.01-2": _mixture(inside, [0.5, 0.5], np.zeros((2, 2)), [0.01, 1]),
-        "spike-0.01-5": _mixture(inside, [0.5, 0.5], np.zeros((2, 5)), [0.01, 1]),
-        "spike-0.01-10": _mixture(inside, [0.5, 0.5], np.zeros((2, 10)), [0.01, 1]),
-        "spike-0.2-3": _mixture(inside, [0.3, 0.7], np.zeros((2, 3)), [0.2, 1], held_out=True),
-        "spike-beside-3": _mixture(
+        "spike-0.1-10": mixture(inside, [0.1, 0.9], np.zeros((2, 10)), [0.1, 1]),
+        "spike-0.01-2": mixture(inside, [0.5, 0.5], np.zeros((2, 2)), [0.01, 1]),
+        "spike-0.01-5": mixture(inside, [0.5, 0.5], np.zeros((2, 5)), [0.01, 1]),
+        "spike-0.01-10": mixture(inside, [0.5, 0.5], np.zeros((2, 10)), [0.01, 1]),
+        "spike-0.2-3": mixture(inside, [0.3, 0.7], np.zeros((2, 3)), [0.2, 1], held_out=True),
+        "spike-beside-3": mixture(
             inside, [0.3, 0.7], [_at(3, 2.0), np.zeros(3)], [0.05, 1], held_out=True
         ),
-        "two-equal-6-2": _mixture("modes", [0.5, 0.5], [_at(2, -3), _at(2, 3)], [1, 1]),
-        "two-equal-10-10": _mixture("modes", [0.5, 0.5], [_at(10, -5), _at(10, 5)], [1, 1]),
-        "two-light-16-2": _mixture("modes", [0.996, 0.004], [_at(2, 0), _at(2, 16)], [1, 1]),
-        "two-light-30-5": _mixture(
+        "two-equal-6-2": mixture("modes", [0.5, 0.5], [_at(2, -3), _at(2, 3)], [1, 1]),
+        "two-equal-10-10": mixture("modes", [0.5, 0.5], [_at(10, -5), _at(10, 5)], [1, 1]),
+        "two-light-16-2": mixture("modes", [0.996, 0.004], [_at(2, 0), _at(2, 16)], [1, 1]),
+        "two-light-30-5": mixture(
             "modes", [0.999, 0.001], [_at(5, 0), _at(5, 30)], [1, 1], held_out=True
         ),
-        "two-unequal-8-5": _mixture("modes", [0.2, 0.8], [_at(5, -4), _at(5, 4)], [0.5, 1]),
-        "three-1": _mixture("modes", [1, 1, 1], [[-6.0], [0.0], [6.0]], [0.5, 0.5, 0.5]),
-        "nine-2": _mixture(
+        "two-unequal-8-5": mixture("modes", [0.2, 0.8], [_at(5, -4), _at(5, 4)], [0.5, 1]),
+        "three-1": mixture("modes", [1, 1, 1], [[-6.0], [0.0], [6.0]], [0.5, 0.5, 0.5]),
+        "nine-2": mixture(
             "modes", np.ones(9), [[4 * i, 4 * j] for i in (-1, 0, 1) for j in (-1, 0, 1)],
             np.full(9, 0.5), held_out=True,
         ),
-        "two-near-3-3": _mixture("modes", [0.5, 0.5], [_at(3, -1.2), _at(3, 1.2)], [1, 1], True),
+        "two-near-3-3": mixture("modes", [0.5, 0.5], [_at(3, -1.2), _at(3, 1.2)], [1, 1], True),
         "t1-2": _student(1, 2), "t2-1": _student(2, 1), "t2-5": _student(2, 5, True),
         "t3-1": _student(3, 1), "t3-2": _student(3, 2), "t3-20": _student(3, 20, True),
         "t4-5": _student(4, 5), "t5-2": _student(5, 2), "t5-20": _student(5, 20, True),
