@@ -20,7 +20,7 @@ from scoreascent import _nuts
 from scoreascent._structs import x64
 from scoreascent.cli import app
 from scoreascent.experiments import experiment, registry
-from scoreascent.experiments.accuracy import bench, exact, models, peers, reference, show
+from scoreascent.experiments.accuracy import bench, exact, models, own, peers, reference, show
 from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.metrics import Fit, compare, is_right, mass_below
 from scoreascent.experiments.accuracy.models import MODELS
@@ -419,7 +419,8 @@ def row(model, method, seed=0, error=0.01, clock=1.0, verdict="", **other):
     what = {"model": model, "method": method, "dim": entry.dim, "regular": entry.regular,
             "held_out": entry.held_out, "seed": seed}  # fmt: skip
     numbers = {"mean_error": error, "sd_error": 0.01, "sd_ratio": 0.99, "coverage": 0.9,
-               "k_hat": 0.3, "densities": 10.0, "gradients": 5.0, "clock": clock}  # fmt: skip
+               "k_hat": 0.3, "own_mean_error": 0.02, "own_sd_error": 0.03,
+               "quantile_error": 0.04, "densities": 10.0, "gradients": 5.0, "clock": clock}  # fmt: skip
     return pd.DataFrame([{**what, **numbers, "verdict": verdict, "note": "", **other}])
 
 
@@ -458,8 +459,54 @@ def test_the_summary_counts_what_it_says():
     assert not nuts["judges"]
     assert (nuts["right_regular"], nuts["cold"]) == (3, 2.0)
     text = show.markdown_summary(show.summarise(table))
-    assert "| scoreascent | 2/3 | 1/2 | 4 | 2 | 2 |" in text
-    assert "| nuts | 3/3 | 2/2 |  |  |  |" in text
+    assert "| scoreascent | 2/3 | 1/2 | 4 | 2 | 1 | 2 | 0.02 | 0.03 | 0.04 |" in text
+    assert "| nuts | 3/3 | 2/2 |  |  |  |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("differs", "kept"),
+    [
+        ({}, True),
+        ({"error": 0.11}, False),
+        ({"sd_ratio": 0.89}, False),
+        ({"sd_ratio": np.nan}, False),
+        ({"own_mean_error": 0.11}, False),
+        ({"own_sd_error": 0.11}, False),
+        ({"own_sd_error": np.nan}, True),  # nothing of it can be known
+    ],
+)
+def test_a_promise_is_kept_by_the_worst_number(differs, kept):
+    assert show.keeps_promise(row("ar2", "scoreascent", **differs)).tolist() == [kept]
+
+
+def test_errors_in_the_models_own_space():
+    known = own.Own(("a", "b", "c"), np.array([[1.0, 2, -2, 1, 4], [np.nan] * 2 + [0, 1, 9],
+                                               [1.0, 0, 1, 1, 1]]))  # fmt: skip
+    found = own.Own(("c", "b", "a"), np.array([[1.0, 0, 1, 1, 1], [5.0, 6, 0.5, 1, 9],
+                                               [1.2, 2.2, -2, 1, 4.1]]))  # fmt: skip
+    seen = own.errors(found, known)
+    assert seen["own_mean_error"] == pytest.approx(0.1)
+    assert seen["own_sd_error"] == pytest.approx(np.log(1.1))
+    assert seen["quantile_error"] == pytest.approx(0.5 / (9 / own.NORMAL_RANGE))
+
+
+def test_own_numbers_of_draws_are_those_of_the_models_space(tmp_path):
+    entry = MODELS["eight-schools"]
+    target = entry.target()
+    z = np.random.default_rng(0).normal(size=(5000, target.dim)).astype(np.float32)
+    seen = own.of_draws(target, z)
+    named = jax.vmap(target.named)(z)
+    at = seen.names.index("tau")
+    assert seen.numbers[at, 0] == pytest.approx(float(named["tau"].mean()), rel=1e-3)
+    assert seen.numbers[at, 3] == pytest.approx(float(np.median(named["tau"])), rel=1e-3)
+    own.write(tmp_path, "eight-schools", seen, {"command": "none"})
+    back = own.load("eight-schools", tmp_path)
+    assert back.names == seen.names
+    np.testing.assert_allclose(back.numbers, seen.numbers, rtol=1e-6)
+    np.testing.assert_array_equal(own.load("bimodal").numbers[:, 0], reference.load("bimodal").mean)
+    (tmp_path / "poisson.csv").write_text((reference.STORED / "poisson.csv").read_text())
+    with pytest.raises(ValueError, match="has no reference of its own space"):
+        own.load("poisson", tmp_path)
 
 
 def test_a_model_says_why_it_is_there_and_what_is_right_is_bold():

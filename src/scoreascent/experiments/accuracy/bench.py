@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from scoreascent.experiments.accuracy import reference, show
+from scoreascent.experiments.accuracy import own, reference, show
 from scoreascent.experiments.accuracy.metrics import compare
 from scoreascent.experiments.accuracy.models import MODELS, entry
 from scoreascent.experiments.accuracy.peers import PEERS, peer
@@ -24,7 +24,10 @@ from scoreascent.experiments.store import Frames, RunFolder, StoredRun
 
 # What a method may answer when a posterior is too much for it; anything else is a mistake of ours.
 REFUSALS = (ValueError, RuntimeError, FloatingPointError)
-MEASURED = ("mean_error", "sd_error", "sd_ratio", "coverage", "k_hat", "densities", "gradients")
+MEASURED = (
+    "mean_error", "sd_error", "sd_ratio", "coverage", "k_hat", "own_mean_error", "own_sd_error",
+    "quantile_error", "densities", "gradients",
+)  # fmt: skip
 LONGEST_NOTE = 200  # in letters
 
 
@@ -76,7 +79,7 @@ def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -
         blank = dict.fromkeys((*MEASURED, "clock"), np.nan)
         row = {**about, "seed": 0, **blank, "verdict": "", "note": missing}
         return {"table": pd.DataFrame([row])}
-    expected, rows = reference.load(cell.piece[0]), []
+    expected, known, rows = reference.load(cell.piece[0]), own.load(cell.piece[0]), []
     jnp.zeros(1).block_until_ready()  # the device is up before the clock starts
     jax.clear_caches()
     gc.collect()
@@ -93,6 +96,7 @@ def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -
             fit = read()
             result = {
                 **compare(fit, expected),
+                **own.errors(fit.shown or own.of_draws(target, fit.draws), known),
                 "densities": fit.densities,
                 "gradients": fit.gradients,
             }
@@ -130,8 +134,13 @@ def make_references(names: tuple[str, ...], folder: Path | None, console: Consol
         entry(name)
     for name in names or MODELS:
         clock = time.perf_counter()
-        found, origin = reference.compute(name)
+        seen: list[own.Own] = []
+        found, origin = reference.compute(
+            name, look=lambda target, z, seen=seen: seen.append(own.of_draws(target, z))
+        )
         path = reference.write(folder or reference.STORED, name, found, origin)
+        for known in seen:
+            own.write(folder or reference.STORED, name, known, origin)
         says = f"R̂ ≤ {found.rhat.max():.4f}, ESS ≥ {found.ess.min():.0f}"
         took = f"{time.perf_counter() - clock:.0f} s"
         console.print(f"{path.name}: {origin['source']}, {says}, {took}", highlight=False)

@@ -22,7 +22,8 @@ class Fit:
     """What a method says of a posterior on ℝᵈ, and what that took.
 
     `draws` are of the fitted q, or of a chain; `log_weights` are log π/q at them, if there is a q.
-    A gradient counts once, its value included; `densities` are evaluations without one.
+    A gradient counts once, its value included; `densities` are evaluations without one. `shown` are
+    the numbers that the method shows of the model's own space, if they are not those of `draws`.
     """
 
     mean: NDArray[Any]
@@ -32,6 +33,7 @@ class Fit:
     densities: float = np.nan
     gradients: float = np.nan
     verdict: str = ""
+    shown: Any = None
 
 
 def compare(fit: Fit, reference: Moments) -> dict[str, float]:

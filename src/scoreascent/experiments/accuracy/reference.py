@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.experiments.accuracy.models import coordinates, entry
 from scoreascent.experiments.accuracy.moments import LEVELS, Moments
 from scoreascent.fitting.provenance import versions
+from scoreascent.target import Target
 
 # in an installed package, and in the repository
 INSTALLED = Path(__file__).parent / "references"
@@ -55,8 +57,15 @@ class Reference(Moments):
     log_density: float = np.nan
 
 
-def compute(name: str, settings: Settings | None = None) -> tuple[Reference, dict[str, Any]]:
-    """Compute the reference of a model; say also how it was made."""
+def compute(
+    name: str,
+    settings: Settings | None = None,
+    look: Callable[[Target, NDArray[Any]], object] | None = None,
+) -> tuple[Reference, dict[str, Any]]:
+    """Compute the reference of a model; say also how it was made.
+
+    `look` is called with the target and the draws (n, d), in 64 bits, unless moments are exact.
+    """
     settings = settings or Settings()
     model = entry(name)
     origin: dict[str, Any] = {
@@ -71,6 +80,8 @@ def compute(name: str, settings: Settings | None = None) -> tuple[Reference, dic
         else:
             draws, divergent = _sample(name, target, settings)
             found = summarise(draws, names)
+            if look is not None:
+                look(target, draws.reshape(-1, draws.shape[-1]))
             origin |= {"source": f"NUTS, {draws.shape[1]} draws a chain, 64 bits"}
             origin |= {**asdict(settings), "divergent": divergent}
         origin["log_density"] = float(target.log_prob(jnp.asarray(found.mean)))

@@ -13,6 +13,7 @@ from rich.markdown import Markdown
 from scoreascent._figures import plt, save
 from scoreascent.experiments.accuracy.metrics import RIGHT_MEAN, RIGHT_SD, is_right
 from scoreascent.experiments.accuracy.models import MODELS
+from scoreascent.experiments.accuracy.own import RIGHT
 from scoreascent.experiments.accuracy.peers import PEERS
 from scoreascent.plots.panels import legend_beside
 
@@ -23,6 +24,7 @@ ERRORS = {
     "mean_error": ("worst error of a mean / posterior sd", RIGHT_MEAN),
     "sd_error": ("mean |log(sd / posterior sd)|", RIGHT_SD),
 }
+OWN = ("own_mean_error", "own_sd_error", "quantile_error")
 SMALLEST_DRAWN, LARGEST_DRAWN = 1e-3, 1e3  # errors, in the figure
 GROUPS = ("regular", "held out", "irregular")
 
@@ -66,6 +68,7 @@ def by_model(table: pd.DataFrame) -> pd.DataFrame:
                 "sd_error": worst("sd_error"),
                 "sd_ratio": part["sd_ratio"][far.idxmax()] if far.notna().any() else np.nan,
                 "coverage": part["coverage"].median(),
+                **{name: worst(name) for name in OWN},
                 "k_hat": part["k_hat"].median(),
                 "densities": part["densities"].median(),
                 "gradients": part["gradients"].median(),
@@ -73,6 +76,7 @@ def by_model(table: pd.DataFrame) -> pd.DataFrame:
                 "warm": part["clock"][part["seed"] > 0].median(),
                 "right": bool(is_right(worst("mean_error"), worst("sd_error"))),
                 "good": int((part["verdict"] == "good").sum()),
+                "broken": int(((part["verdict"] == "good") & ~keeps_promise(part)).sum()),
                 "verdict": "; ".join(dict.fromkeys(v for v in part["verdict"] if v)),
                 "note": "; ".join(dict.fromkeys(v for v in part["note"] if v)),
             }
@@ -83,12 +87,23 @@ def by_model(table: pd.DataFrame) -> pd.DataFrame:
     return result.loc[at.sort_values(["model", "method"]).index].reset_index(drop=True)
 
 
+def keeps_promise(table: pd.DataFrame) -> Any:
+    """Tell of every fit whether it is what *good* promises, in ℝᵈ and in the model's own space.
+
+    That is judged by the worst coordinate; what has no numbers keeps nothing.
+    """
+    worst_sd = np.log(table["sd_ratio"]).abs()
+    errors = [table["mean_error"], worst_sd, *(table[name].fillna(0.0) for name in OWN[:2])]
+    return np.logical_and.reduce([error.fillna(np.inf) <= RIGHT for error in errors])
+
+
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
     """A row for every method: on how many models it is right, and what that takes.
 
     `faster` counts the regular models, held out or not, on which the method is right and its cold
     time is below NUTS's; `good` those that its verdict calls good in every seed, `false_good` the
-    models that it calls good in some seed though they are not right or not regular.
+    models that it calls good in some seed though they are not right or not regular; `broken` counts
+    single fits that are called good and do not keep what that promises.
     """
     models = by_model(table)
     models = models[~models["note"].str.startswith("needs ")]
@@ -108,6 +123,8 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
             "judges": bool((part["verdict"] != "").any()),
             "good": int(good.sum()),
             "false_good": int(false.sum()),
+            "broken": int(part["broken"].sum()),
+            **{name: regular[name].median() for name in OWN},
             "faster": int(fast.sum()),
             "densities": regular["densities"].median(),
             "gradients": regular["gradients"].median(),
@@ -134,23 +151,26 @@ def markdown_summary(methods: pd.DataFrame) -> str:
         f"Right: worst mean error ≤ {RIGHT_MEAN:g} posterior sd and mean |log sd ratio| ≤ "
         f"{RIGHT_SD:g}, in every seed. Good: regular models that the method's own verdict calls "
         "good in every seed; false: models that it calls good in some seed though they are not "
-        "right, or not regular. Quicker: regular models on which it is right and its cold time is "
-        "below NUTS's. Evaluations and seconds are medians over the regular models, held out or "
-        "not.",
+        "right, or not regular; broken: single fits called good of which the worst mean, in ℝᵈ or "
+        f"in the model's own space, is off by more than {RIGHT:g} sds or the worst sd by more than "
+        f"{RIGHT:.0%}. Quicker: regular models on which it is right and its cold time is below "
+        "NUTS's. Own mean, own sd, quantiles: the worst errors in the model's own space, in sds. "
+        "These, evaluations and seconds are medians over the regular models, held out or not.",
         "",
-        "| method | right | held out | good | false | quicker | densities | gradients | cold s "
-        "| warm s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| method | right | held out | good | false | broken | quicker | own mean | own sd "
+        "| quantiles | densities | gradients | cold s | warm s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in methods.to_dict("records"):
-        verdicts = [str(row["good"]), str(row["false_good"])] if row["judges"] else ["", ""]
+        counts = [str(row[name]) for name in ("good", "false_good", "broken")]
+        verdicts = counts if row["judges"] else [""] * 3
         shown = [
             row["method"],
             f"{row['right_regular']}/{row['regular']}",
             f"{row['right_held_out']}/{row['held_out']}",
             *verdicts,
             "" if row["method"] == "nuts" else str(row["faster"]),
-            *(_number(row[k]) for k in ("densities", "gradients", "cold", "warm")),
+            *(_number(row[k]) for k in (*OWN, "densities", "gradients", "cold", "warm")),
         ]
         lines.append(f"| {' | '.join(shown)} |")
     lines += ["", *(f"- {m}: {PEERS[m].description}" for m in methods["method"])]
@@ -168,12 +188,12 @@ def markdown_models(models: pd.DataFrame) -> str:
             "",
             f"{entry.reason[0].upper()}{entry.reason[1:]}.",
             "",
-            "| method | mean error | sd error | worst sd ratio | k̂ | coverage of 90 % | densities "
-            "| gradients | cold s | warm s | verdict |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
+            "| method | mean error | sd error | worst sd ratio | k̂ | coverage of 90 % | own mean "
+            "| own sd | quantiles | densities | gradients | cold s | warm s | verdict |",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         ]
         for row in part.to_dict("records"):
-            names = ("mean_error", "sd_error", "sd_ratio", "k_hat", "coverage", "densities",
+            names = ("mean_error", "sd_error", "sd_ratio", "k_hat", "coverage", *OWN, "densities",
                      "gradients", "cold", "warm")  # fmt: skip
             method = f"**{row['method']}**" if row["right"] else row["method"]
             says = "; ".join(x for x in (row["verdict"], row["note"]) if x).replace("|", "¦")

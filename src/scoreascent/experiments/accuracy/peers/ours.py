@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import scoreascent as sa
+from scoreascent.experiments.accuracy import own
 from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.metrics import Fit
 from scoreascent.experiments.accuracy.peers import base
@@ -80,6 +81,7 @@ def _fit_of(result: Any, verdict: str, seed: int, densities: float = np.nan) -> 
         densities,
         gradients,
         verdict,
+        own.of_rows(result.summary()),
     )
 
 
