@@ -63,9 +63,8 @@ def main() -> None:
             jax.clear_caches()
     table = pd.DataFrame(rows)
     about = "; ".join(f"{k} {v}" for k, v in versions().items())
-    RESULT.write_text(
-        f"# python -m benchmarks.challenge; {about}\n{table.to_csv(index=False, float_format='%.4g')}"
-    )
+    text = table.to_csv(index=False, float_format="%.4g")
+    RESULT.write_text(f"# python -m benchmarks.challenge; {about}\n{text}")
     for name in ("share_of_densities", "share_of_gradients", "share_of_time"):
         console.print(f"median {name}: {np.median(table[name]):.1%}")
 

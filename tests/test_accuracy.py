@@ -420,7 +420,8 @@ def row(model, method, seed=0, error=0.01, clock=1.0, verdict="", **other):
             "held_out": entry.held_out, "seed": seed}  # fmt: skip
     numbers = {"mean_error": error, "sd_error": 0.01, "sd_ratio": 0.99, "coverage": 0.9,
                "k_hat": 0.3, "own_mean_error": 0.02, "own_sd_error": 0.03,
-               "quantile_error": 0.04, "densities": 10.0, "gradients": 5.0, "clock": clock}  # fmt: skip
+               "quantile_error": 0.04, "densities": 10.0, "gradients": 5.0,
+               "clock": clock}  # fmt: skip
     return pd.DataFrame([{**what, **numbers, "verdict": verdict, "note": "", **other}])
 
 
