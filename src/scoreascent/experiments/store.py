@@ -174,6 +174,11 @@ class RunFolder(StoredRun):
         if manifest.exists():
             self.manifest = self.read_manifest()
             _check_same(path, self.manifest, wanted)
+            if self._table_file(TABLE).exists() and not self._cells.is_dir():
+                raise RunFolderError(
+                    f"folder {str(path)!r} has a table but not the cells it was made of, so a run "
+                    "into it would overwrite the table by new cells alone; name another folder"
+                )
         elif path.exists() and any(not _is_left_over(p) for p in path.iterdir()):
             raise RunFolderError(
                 f"folder {str(path)!r} is not empty and has no {MANIFEST}; name another folder"
