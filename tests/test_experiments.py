@@ -86,17 +86,17 @@ def test_another_version_is_refused(tmp_path):
         RunFolder(tmp_path / "run", "figure1", SETTINGS)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", "not json"])
 def test_stored_tables_without_their_cells_are_not_overwritten(tmp_path):
     folder = tmp_path / "run"
-    RunFolder(folder, "figure1", {})
+    RunFolder(folder, "figure1", SETTINGS)
     (folder / "cells").rmdir()
     (folder / "table.parquet").write_bytes(b"what was stored")
     with pytest.raises(RunFolderError, match="not the cells it was made of"):
-        RunFolder(folder, "figure1", {})
+        RunFolder(folder, "figure1", SETTINGS)
     assert (folder / "table.parquet").read_bytes() == b"what was stored"
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "not json"])
 def test_a_damaged_manifest_is_refused(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(RunFolderError, match="manifest"):
