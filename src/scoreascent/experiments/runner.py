@@ -186,7 +186,7 @@ def _progress_bar(store: RunFolder, cells: list[Cell], visible: bool) -> Iterato
         finally:
             over.set()
             follower.join()
-            bar.update()
+            bar.update(last=True)
 
 
 class _Bar:
@@ -208,7 +208,7 @@ class _Bar:
         self._before: float | None = None  # what an earlier command did takes no time
         self._task = self.shown.add_task(store.manifest["experiment"], total=self._total, cells="")
 
-    def update(self) -> None:
+    def update(self, last: bool = False) -> None:
         """Look into the folder once."""
         shares = [self._store.share(cell.name) for cell in self._cells]
         done = sum(share * cell.cost for share, cell in zip(shares, self._cells))
@@ -220,4 +220,4 @@ class _Bar:
             total=max(self._total - self._before, 1e-9),
             cells=finished,
         )
-        self._lines.say(f"{self._store.manifest['experiment']}: {finished} cells")
+        self._lines.say(f"{self._store.manifest['experiment']}: {finished} cells", force=last)
