@@ -233,7 +233,7 @@ def known_gaussian(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_of_nuts_finds_a_gaussian_and_its_file_comes_back(known_gaussian, tmp_path):
-    made, how = reference.compute("known", SMALL)
+    made, how, _ = reference.compute("known", settings=SMALL)
     sd = np.sqrt(np.diag(known_gaussian.cov))
     error = sd / np.sqrt(made.ess)
     assert np.max(np.abs(made.mean - known_gaussian.mean) / error) < Z_MAX
@@ -281,9 +281,9 @@ def test_a_run_goes_on_until_both_rules_hold(ess, apart, blocks, known_gaussian,
     settings = dataclasses.replace(SMALL, ess=ess)
     if blocks is None:
         with pytest.raises(RuntimeError, match=r"'known' has R̂ 1\..* after 1500 draws a chain"):
-            reference.compute("known", settings)
+            reference.compute("known", settings=settings)
     else:
-        how = reference.compute("known", settings)[1]
+        how = reference.compute("known", settings=settings)[1]
         assert how["source"] == f"NUTS, {500 * blocks} draws a chain, 64 bits"
         assert Independent.blocks == blocks
 

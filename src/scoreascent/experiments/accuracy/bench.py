@@ -134,12 +134,9 @@ def make_references(names: tuple[str, ...], folder: Path | None, console: Consol
         entry(name)
     for name in names or MODELS:
         clock = time.perf_counter()
-        seen: list[own.Own] = []
-        found, origin = reference.compute(
-            name, look=lambda target, z, seen=seen: seen.append(own.of_draws(target, z))
-        )
+        found, origin, known = reference.compute(name, own.of_draws)
         path = reference.write(folder or reference.STORED, name, found, origin)
-        for known in seen:
+        if known is not None:
             own.write(folder or reference.STORED, name, known, origin)
         says = f"R̂ ≤ {found.rhat.max():.4f}, ESS ≥ {found.ess.min():.0f}"
         took = f"{time.perf_counter() - clock:.0f} s"

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from scoreascent.target import Target
 # in an installed package, and in the repository
 INSTALLED = Path(__file__).parent / "references"
 STORED = Path(__file__).parents[4] / "docs" / "results" / "accuracy" / "references"
+T = TypeVar("T")
 QUANTILE_COLUMNS = [f"q{100 * level:g}" for level in LEVELS]
 
 
@@ -59,10 +60,10 @@ class Reference(Moments):
 
 def compute(
     name: str,
+    look: Callable[[Target, NDArray[Any]], T] | None = None,
     settings: Settings | None = None,
-    look: Callable[[Target, NDArray[Any]], object] | None = None,
-) -> tuple[Reference, dict[str, Any]]:
-    """Compute the reference of a model; say also how it was made.
+) -> tuple[Reference, dict[str, Any], T | None]:
+    """Compute the reference of a model; say also how it was made, and what `look` makes of it.
 
     `look` is called with the target and the draws (n, d), in 64 bits, unless moments are exact.
     """
@@ -72,6 +73,7 @@ def compute(
         "command": f"scoreascent bench accuracy --references --model {name}",
         **versions(),
     }
+    seen: T | None = None
     with x64():
         target = model.target()
         names = tuple(coordinates(target))
@@ -81,11 +83,11 @@ def compute(
             draws, divergent = _sample(name, target, settings)
             found = summarise(draws, names)
             if look is not None:
-                look(target, draws.reshape(-1, draws.shape[-1]))
+                seen = look(target, draws.reshape(-1, draws.shape[-1]))
             origin |= {"source": f"NUTS, {draws.shape[1]} draws a chain, 64 bits"}
             origin |= {**asdict(settings), "divergent": divergent}
         origin["log_density"] = float(target.log_prob(jnp.asarray(found.mean)))
-    return replace(found, log_density=origin["log_density"]), origin
+    return replace(found, log_density=origin["log_density"]), origin, seen
 
 
 def summarise(draws: NDArray[Any], names: tuple[str, ...]) -> Reference:
