@@ -18,6 +18,10 @@ import jax.numpy as jnp
 import pytest
 
 import scoreascent as sa
+from scoreascent.diagnostics.rules import promise
+from scoreascent.experiments.accuracy import own
+from scoreascent.experiments.verdict import bench
+from scoreascent.run import TOLERANCE
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 ROOT = Path(__file__).parents[1]
@@ -174,3 +178,11 @@ def test_the_kernel_of_contributing_works_in_pmcsa(random_walk):
     assert result.status == "max_steps"
     assert 0.2 < float(result.trace.acceptance.mean()) < 1
     assert bool(jnp.all(jnp.isfinite(result.q.mean)) & jnp.all(result.q.sd > 0))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/verdict.md"])
+def test_pages_promise_what_the_verdict_does(page: str) -> None:
+    """One sentence, which `print` shows and `bench verdict` and the accuracy suite are judged by."""
+    sentence = promise(TOLERANCE).removeprefix("good promises that ")
+    assert sentence in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert TOLERANCE == bench.MAX_MEAN_ERROR == bench.MAX_SD_ERROR == own.RIGHT

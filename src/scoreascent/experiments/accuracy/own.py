@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from scoreascent._files import write_atomically
 from scoreascent.diagnostics.draws import MAX_SHOWN_TAIL, scalar_names, tail_shapes
 from scoreascent.experiments.accuracy import reference
+from scoreascent.run import TOLERANCE
 from scoreascent.target import Target
 
 LEVELS = (0.05, 0.5, 0.95)
 COLUMNS = ("mean", "sd", "q05", "q50", "q95")
 MAX_DRAWS = 40_000
 NORMAL_RANGE = 3.2897  # of sds, between the 5 and the 95 % points of a Gaussian
-RIGHT = 0.1  # sds, for means, log sds and quantiles alike: what *good* promises
+RIGHT = TOLERANCE  # sds, for means, log sds and quantiles alike: what *good* promises
 
 
 @dataclass(frozen=True, eq=False)

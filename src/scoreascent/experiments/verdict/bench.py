@@ -27,9 +27,10 @@ from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder, StoredRun
 from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
+from scoreascent.run import TOLERANCE
 
 # What *good* promises: every mean within so many posterior sds, every sd within so much
-MAX_MEAN_ERROR, MAX_SD_ERROR = 0.1, 0.1
+MAX_MEAN_ERROR = MAX_SD_ERROR = TOLERANCE
 NUTS_RHAT = 1.01
 MAX_PEER_K = 0.7  # k̂ up to which a peer's q is taken for good
 RANDOM_SHAPES = 30
