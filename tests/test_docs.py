@@ -182,7 +182,7 @@ def test_the_kernel_of_contributing_works_in_pmcsa(random_walk):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/verdict.md"])
 def test_pages_promise_what_the_verdict_does(page: str) -> None:
-    """One sentence, which `print` shows and `bench verdict` and the accuracy suite are judged by."""
+    """One sentence, which `print` shows, and by which both benches judge."""
     sentence = promise(TOLERANCE).removeprefix("good promises that ")
     assert sentence in " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert TOLERANCE == bench.MAX_MEAN_ERROR == bench.MAX_SD_ERROR == own.RIGHT
