@@ -25,7 +25,7 @@ from scoreascent.diagnostics.rules import (
 FINE = Measured(
     draws=4000, k_hat=0.2, ess=3800.0, invalid=0.0, chi2=0.05, log_w_star=0.5, log_evidence=-3.0,
     looked=400, acceptance=0.8, stuck=0.0, stay=0.0, rhat=1.01, chain_ess=3000.0, shift=0.0,
-    ratio=0.0, tail=0.1, unseen=0.0, far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
+    ratio=0.0, narrowest=-0.2, tail=0.1, unseen=0.0, far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
     rhat_lambda=1.02, drift=0.05, error=np.nan, trend=0.2, status="max_steps",
     complaint="", late_acceptance=0.8, growth=1.0, reach=1.0, places_agree=True, moves_alone=False,
     tolerance=0.1, gap=0.0, unsure=0.0, worst="tau", numbers=(),
@@ -33,7 +33,8 @@ FINE = Measured(
 # one that a rule ended, and whose weights are of no use
 ALONE = {"k_hat": 0.9, "chi2": 5.0, "moves_alone": True}
 NO_CHAINS = dict.fromkeys(
-    ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "tail"), np.nan
+    ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "narrowest", "tail"),
+    np.nan,
 )
 
 # rule, what differs from FINE, the verdict (None: the rule is silent), a part of the reason
@@ -98,6 +99,9 @@ CASES = [
     ("short_reach", {"reach": 0.29, "chi2": 1.1}, ROUGH, "only 29% as far"),
     ("short_reach", {"reach": 0.29}, None, ""),
     ("short_reach", {"reach": 0.31, "k_hat": 0.8}, None, ""),
+    ("trapped", {"narrowest": -1.8}, STUCK, "a chain spreads only 17% as far as the others"),
+    ("trapped", {"narrowest": -0.6}, None, ""),
+    ("trapped", NO_CHAINS, None, ""),
     ("sticks", {"stay": 0.03}, STUCK, "80% of the proposals are accepted, but for 3%"),
     ("sticks", {"stay": 0.02}, None, ""),
     ("sticks", {"stay": 0.5, "acceptance": 0.5}, None, ""),
@@ -167,7 +171,8 @@ ORDER = [
     ({"complaint": "not converged", "invalid": 0.5}, "rule_not_met"),
     ({"invalid": 0.5, "k_hat": 2.0, "gap": 0.5}, "undefined"),
     ({"gap": 0.5, "unsure": 0.5}, "numbers_differ"),
-    ({"unsure": 0.5, "stay": 0.5}, "numbers_unsure"),
+    ({"unsure": 0.5, "narrowest": -2.0}, "numbers_unsure"),
+    ({"narrowest": -2.0, "stay": 0.5}, "trapped"),
     ({"stay": 0.5}, "sticks"),
     ({"reach": 0.1, "chi2": 5.0, "k_hat": 0.3}, "close"),  # an edge, and weights that are bounded
     ({**ALONE, "reach": 0.1, "stay": 0.5}, "short_reach"),

@@ -8,7 +8,7 @@ how much. In few dimensions searches begin also at particles that were annealed 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,15 +36,32 @@ if TYPE_CHECKING:
 DISTANCES = (2.0, 2.0, 6.0, 6.0, 20.0, 20.0)  # of where searches begin, in sizes of q
 MAX_HALVINGS = 20  # of a distance at which the density is not finite
 MAX_ITERATIONS = 60  # of a search
+MAX_ABOVE = 2.0  # nats, of a weight π/q over the largest that was seen
 MAX_ANNEALED = 50  # dimensions, up to which particles that walk at random find anything
+ANNEALINGS = 2  # by themselves: each misses a narrow place now and then
 PARTICLES_TRIED = 4  # of them, from which searches begin
 PATH_PLACES = 3  # of a search that did not come home, beside its end
 
 
+class Known(NamedTuple):
+    """Where the fit has been, in terms of q and of the weights π/q."""
+
+    centre: float  # log q at its mean
+    least: float  # log q at the state of the chains that is furthest out
+    log_evidence: float
+    log_w_star: float  # the largest log π/q that was seen
+
+    def is_new(self, log_p: Any, log_q: Any, margin: float = 0.0) -> Any:
+        """Tell where the fit has not been: further out, by a margin in sds, or far above q."""
+        reach = np.sqrt(2 * max(0.0, self.centre - self.least)) + margin
+        above = log_p - log_q - self.log_evidence > self.log_w_star + MAX_ABOVE
+        return (log_q < self.centre - 0.5 * reach**2) | above
+
+
 def challenge(
-    run: Run, key: PRNGKeyArray, least_log_q: float, log_evidence: float
+    run: Run, key: PRNGKeyArray, least_log_q: float, log_evidence: float, log_w_star: float
 ) -> dict[str, Any]:
-    """Measure what searches find where no chain has been: log q is below `least_log_q` there.
+    """Measure what searches find where the fit has not been, and `Known` says where that is.
 
     `stray` is the largest share of the posterior's mass that one of them found, times its squared
     distance from q's mean in posterior sds (at least one): what it adds to a variance.
@@ -54,13 +71,16 @@ def challenge(
         return {"stray": 0.0, "stray_mass": 0.0}
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)
+    centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
+    known = Known(centre, least_log_q, log_evidence, log_w_star)
 
     def arrived(z: Vector) -> bool:
-        return bool(log_probs(run.q, as_default(z)[None])[0] >= least_log_q)
+        at = as_default(z)[None]
+        return not bool(known.is_new(log_probs(run.target, at), log_probs(run.q, at))[0])
 
     far = _first_points(run, rng, mean, unit, cost)
-    if run.q.dim <= MAX_ANNEALED:
-        z, log_p, densities = anneal(run.target, run.q, least_log_q, unit, rng)
+    for _ in range(ANNEALINGS if run.q.dim <= MAX_ANNEALED else 0):
+        z, log_p, densities = anneal(run.target, run.q, known.is_new, unit, rng)
         cost.densities += densities
         far += _some(z, log_p, mean, unit)
     worst = (0.0, 0.0)
@@ -70,7 +90,7 @@ def challenge(
             continue
         at = np.unique(np.linspace(0, len(path) - 1, PATH_PLACES + 1).astype(int))[1:]
         for place in gaussians(run.target, [path[i] for i in at], rng, cost):
-            worst = max(worst, _adds(run, place, least_log_q, log_evidence))
+            worst = max(worst, _adds(run, place, known))
     count = (cost.densities, cost.gradients)
     return {"stray": worst[0], "stray_mass": worst[1], "challenge_count": count}
 
@@ -120,9 +140,13 @@ def _first_points(
     return points
 
 
-def _adds(run: Run, place: Found, least_log_q: float, log_evidence: float) -> tuple[float, float]:
-    """Return what the mass of a Gaussian outside of q adds to a variance, and that mass."""
-    outside = log_probs(run.q, as_default(place.z)) < least_log_q
-    share = float(np.exp(min(place.elbo - log_evidence, 0.0)) * np.mean(outside))
+def _adds(run: Run, place: Found, known: Known) -> tuple[float, float]:
+    """Return what the mass of a Gaussian where the fit has not been adds to a variance; that mass.
+
+    Where q has some of the mass already, only what it lacks counts.
+    """
+    log_q = log_probs(run.q, as_default(place.z))
+    new = known.is_new(place.log_p, log_q) & np.isfinite(place.log_p)
+    share = float(np.exp(min(place.elbo - known.log_evidence, 0.0)) * np.mean(new))
     away = (place.mean - np.asarray(run.q.mean, np.float64)) / np.asarray(run.q.sd, np.float64)
     return share * max(1.0, float(np.max(away**2))), share

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray
 
 MIN_LATE_CHAINS = 50  # so many chains that move by themselves are judged by their late states
+MIN_CHAINS_TO_COMPARE = 10  # for a typical spread
 LONG_STAY = 20  # steps in one place that count as long
 MAX_Z = 4.0  # differences between q and its chains of so many standard errors are noise
 MAX_ROWS = 400  # the most steps of the chains, or looks at λ
@@ -47,13 +48,15 @@ class Measured:
         log_evidence: an estimate of the log evidence, worthless where `k_hat` exceeds 0.7.
         looked: at how many steps of every chain was looked; 0 if there are no chains.
         acceptance: the mean acceptance of the chains at the fitted q; NaN without chains, as are
-            the following seven.
+            the following eight.
         stuck: the share of chains that never moved.
         stay: the share of their time that chains spend in one place for 20 steps or more.
         rhat: the worst R̂ of all coordinates over the chains.
         chain_ess: the fewest effective draws of all coordinates.
         shift: how far q's means are from the chains', in posterior sds, beyond noise.
         ratio: how far q's log sds are from the chains', beyond noise.
+        narrowest: how much less than the others the chain spreads that spreads least, as a log
+            ratio, on average over coordinates; 0 with fewer than ten chains.
         tail: the shape of the heaviest tail of their states: from ½ on it has no variance.
         unseen: the share of the posterior's second moment, along rays, that lies further out than
             any state of the chains; 0 without chains.
@@ -77,7 +80,7 @@ class Measured:
         gap: how far a mean or sd that draws of q show is from what better draws say, beyond noise,
             in the worst number; 0 if the result shows states of the chains.
         unsure: several Monte Carlo errors of the worst number that states of the chains show, in
-            its sds (five, or two and a half if q is near); 0 if the result shows draws of q.
+            its sds (five, or three and a half if q is near); 0 if the result shows draws of q.
         worst: the name of that number.
         numbers: the rows of the result's summary, with the errors of every mean and sd.
         stray: what the mass that fresh searches found elsewhere adds to a variance; 0 before a
@@ -102,6 +105,7 @@ class Measured:
     chain_ess: float
     shift: float
     ratio: float
+    narrowest: float
     tail: float
     unseen: float
     far_mass: float
@@ -253,7 +257,9 @@ def _seen_late(run: Run, at: np.ndarray[Any, Any]) -> Seen | None:
 
 def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
     """Measure what the chains do at the fitted q, and whether they have its moments."""
-    names = ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "tail")
+    names = (
+        "acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "narrowest", "tail"
+    )  # fmt: skip
     if seen is None:
         return {"looked": 0, **dict.fromkeys(names, np.nan)}
     at, is_late = coordinates(run.target.dim), seen.is_late
@@ -283,8 +289,26 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
         "chain_ess": float(np.min(independent)),
         "shift": largest(np.maximum(shift - noise, 0)),
         "ratio": largest(np.maximum(ratio - noise, 0)),
+        "narrowest": narrowest(z),
         "tail": max(tail_shape(x) for x in z.reshape(total, -1).T),
     }
+
+
+def narrowest(z: Any) -> float:
+    """Return the log ratio of the spread of the chain that spreads least to a typical one.
+
+    A chain that is trapped in a narrow part spreads little in every coordinate, while chains that
+    mix differ by chance. States are (chains, times, coordinates).
+
+    >>> z = np.random.default_rng(0).normal(size=(20, 50, 3))
+    >>> trapped = z * np.where(np.arange(20) == 7, 0.1, 1)[:, None, None]
+    >>> round(narrowest(z), 1), round(narrowest(trapped), 1)
+    (-0.2, -2.3)
+    """
+    if len(z) < MIN_CHAINS_TO_COMPARE:
+        return 0.0
+    spread = np.log(np.maximum(z.std(1), 1e-300))
+    return float(np.min(np.mean(spread - np.median(spread, 0), 1)))
 
 
 def _stays(flags: np.ndarray[Any, Any], length: int) -> float:

@@ -25,7 +25,7 @@ MAX_K = 0.7  # k̂ up to which weighted draws of q tell what the posterior's mom
 # So many standard errors make an error that is hardly ever exceeded. A rule that ends a run when
 # they are small ends it when the chains have just not been far out, by chance, so more are needed
 # where q is not near enough to vouch for the chains.
-STANDARD_ERRORS, STANDARD_ERRORS_ALONE = 2.5, 5.0
+STANDARD_ERRORS, STANDARD_ERRORS_ALONE = 3.5, 5.0
 MIN_WORTH = 0.5  # of a draw of q in draws of π, if q is to vouch
 NOISES = 2.0  # standard errors of a difference that are taken for noise
 

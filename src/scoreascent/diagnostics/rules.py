@@ -41,6 +41,7 @@ MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
 MIN_WORTH, MIN_WORTH_IF_K_IS_HIGH = 0.1, 0.5
 MIN_REACH = 0.3  # of the length that trajectories should have
 MAX_STAY = 0.02  # of the chains' time
+MIN_NARROWEST = -0.7  # chains that mix differ by up to 0.45 in spread, trapped ones by 0.9 and more
 MIN_USUAL_ACCEPTANCE = 0.5  # of proposals; a stay of 20 steps is then no chance
 # What chains with moves of their own must show to be believed where weights cannot be
 MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 1500
@@ -264,6 +265,18 @@ def short_reach(m: Measured) -> Finding | None:
     return None
 
 
+def trapped(m: Measured) -> Finding | None:
+    """A chain has spent all of its time in a part that is much narrower than where others are."""
+    if m.has_chains and m.narrowest < MIN_NARROWEST:
+        return Finding(
+            STUCK,
+            f"a chain spreads only {np.exp(m.narrowest):.0%} as far as the others: it is in a "
+            "narrow part of the posterior, which chains seldom find and do not leave",
+            "more steps, a richer family, or q0=laplace(target, initial=…) with a place there",
+        )
+    return None
+
+
 def sticks(m: Measured) -> Finding | None:
     """Most proposals are accepted, and yet some chains stay where they are.
 
@@ -364,6 +377,7 @@ RULES: tuple[Rule, ...] = (
     undefined,
     numbers_differ,
     numbers_unsure,
+    trapped,
     sticks,
     close,
     short_reach,

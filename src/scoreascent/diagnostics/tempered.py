@@ -7,6 +7,7 @@ gives way to π, also settle in places that are narrow: π^β is wide there whil
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,23 +33,19 @@ SMALLEST = 0.1  # of the length of a random-walk step; they differ, since places
 def anneal(
     target: Target,
     q: Family,
-    least_log_q: float,
+    is_new: Callable[[Vector, Vector, float], Any],
     unit: Vector,
     rng: np.random.Generator,
 ) -> tuple[Vector, Vector, int]:
-    """Return particles z (n, d) of the posterior outside q, their log p, and the densities it took.
+    """Return particles z (n, d) where the fit has not been, log p, and the densities it took.
 
-    The last one is the likeliest of all places that were looked at on the way.
-
-    Outside is an sd further than where log q is `least_log_q`; elsewhere the density counts for
-    nothing, so that the particles have nowhere to go but where the fit has not been. `unit` is a
-    factor of q's covariance, a matrix or a diagonal.
+    `is_new(log p, log q, margin)` tells where that is; elsewhere the density counts for nothing, so
+    that the particles have nowhere else to go. `unit` is a factor of q's covariance, a matrix or a
+    diagonal. The last particle is the likeliest of all places that were looked at on the way.
     """
     mean = np.asarray(q.mean, np.float64)
     dim = len(mean)
     cost, best = 0, (-np.inf, mean)
-    centre = float(log_probs(q, np.asarray(q.mean)[None])[0])
-    edge = centre - 0.5 * (np.sqrt(max(0.0, 2 * (centre - least_log_q))) + MARGIN) ** 2
 
     def to_z(x: Vector) -> Vector:
         found: Vector = mean + (x @ unit.T if unit.ndim == 2 else x * unit)
@@ -59,8 +56,8 @@ def anneal(
         cost += len(x)
         z = to_z(x)
         found = log_probs(target, as_default(z))
-        inside = log_probs(q, as_default(z)) >= edge
-        found = np.where(impossible(found) | inside, -np.inf, found)
+        new = is_new(found, log_probs(q, as_default(z)), MARGIN)
+        found = np.where(impossible(found) | ~new, -np.inf, found)
         i = int(np.argmax(found))
         best = max(best, (float(found[i]), z[i]), key=lambda pair: pair[0])
         return found

@@ -74,7 +74,8 @@ def diagnose(
     finding = judge(measured)
     if finding.verdict == GOOD:
         key_challenge = jax.random.fold_in(key_chain, 1)
-        seen = challenge(run, key_challenge, measured.least_log_q, measured.log_evidence)
+        known = (measured.least_log_q, measured.log_evidence, measured.log_w_star)
+        seen = challenge(run, key_challenge, *known)
         measured = replace(measured, **seen)
         finding = judge(measured)
     values = {f.name: getattr(measured, f.name) for f in fields(measured)}

@@ -10,7 +10,8 @@
 6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
-   If it is not good and more steps may help, it goes on, with shorter steps: three stages at most.
+   If it is not good and more steps may help, it goes on, with shorter steps: three stages at most,
+   and a fourth where all that is missing is length.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.console import Console
 
 from scoreascent._batches import log_probs
 from scoreascent.diagnostics.measure import sd_growth
-from scoreascent.diagnostics.rules import GOOD, MAX_GROWTH
+from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
 from scoreascent.families import Family, FullRank, MeanField
 from scoreascent.families.base import can_match
@@ -50,7 +51,7 @@ MIN_CHAINS, MAX_CHAINS, SPARSE_CHAINS = 128, 512, 64
 MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
 MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
-MAX_STEPS, MAX_STAGES = 3000, 3  # iterations of a stage, and stages
+MAX_STEPS, MAX_STAGES = 3000, 4  # iterations of a stage, and stages, the last to run longer
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
@@ -63,7 +64,7 @@ Say = Callable[[str], None]
 
 
 def fit(given: Arguments) -> Result:
-    """Choose what was not given, fit in up to three stages, and judge."""
+    """Choose what was not given, fit in a few stages, and judge."""
     decisions: list[str] = []
     console = Console(stderr=True, quiet=not given.progress, highlight=False)
 
@@ -74,6 +75,7 @@ def fit(given: Arguments) -> Result:
     key_start, key_fit, key_judge = jax.random.split(given.key, 3)
     differentiable = has_gradient(given.target)
     stage, kernel = _first_stage(given, key_start, say)
+    rule = _first_rule(given)
     cost = Count(0, 0) if stage.start is None else Count(*stage.start.evaluations)
     for number in range(1, MAX_STAGES + 1):
         result = _fit(
@@ -83,20 +85,23 @@ def fit(given: Arguments) -> Result:
                 checkpoint=_stage_path(given.checkpoint, number),
             )
         )
+        if given.stop is None and stage.stop is not None:
+            result = _told_by(result, rule)
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
         diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
         cost = cost.plus(diagnosis.challenge_count)
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
         next_kernel = _next_kernel(kernel, diagnosis, differentiable)
         ended = result.status in ("interrupted", "stopped") or next_kernel is None
-        if ended or number == MAX_STAGES:
+        most = MAX_STAGES if diagnosis.verdict == LONGER else MAX_STAGES - 1
+        if ended or number >= most:
             break
         assert next_kernel is not None
         kernel = next_kernel
         say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
         stage = _next_stage(stage, result, kernel)
         if given.stop is None and stage.stop is not None:
-            stage = replace(stage, stop=_stricter(stage.stop, diagnosis))
+            stage = replace(stage, stop=_stricter(rule, diagnosis))
     return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
 
 
@@ -119,7 +124,7 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
         say(f"update: {update!r}")
     stop = given.stop
     if stop is None and given.average is False:
-        stop = Converged(tolerance=KNOWN * given.tolerance, every=EVERY)
+        stop = _first_rule(given)
     steps = MAX_STEPS if given.steps is None else given.steps
     stage = replace(
         given, method=pmcsa(n, kernel), q=q, start=start, update=update, steps=steps, stop=stop
@@ -143,6 +148,20 @@ def _next_stage(stage: Arguments, result: Result, kernel: Kernel) -> Arguments:
     start = replace(start, q=result.q, z=result.state.eta.z, before=start.first_q)
     n = result.method.chains
     return replace(stage, method=pmcsa(n, kernel), q=result.q, start=start)
+
+
+def _first_rule(given: Arguments) -> Converged:
+    """Return the rule that must be met; later stages may be asked for more."""
+    return Converged(tolerance=KNOWN * given.tolerance, every=EVERY)
+
+
+def _told_by(result: Result, rule: Converged) -> Result:
+    """Call a stage converged that has met the first rule, if not the stricter one it was given."""
+    seen = result.convergence
+    if result.status != "max_steps" or seen is None or rule.complaints(seen):
+        return result
+    stop = rule.words(seen, result.steps)
+    return replace(result, status="converged", provenance={**result.provenance, "stop": stop})
 
 
 def _stricter(rule: Converged, diagnosis: Diagnosis) -> Converged:
