@@ -33,6 +33,7 @@ MAX_TREND = 0.95  # with this much correlation with time, λ is on its way, not 
 MAX_INVALID = 0.01
 MAX_TAIL = 0.5  # a tail of shape ½ has no variance; estimates are off by about 0.1
 MAX_UNSEEN = 0.04  # of the second moment: a standard deviation is then off by 2 %
+MAX_UNSEEN_BY_PROPOSALS = 0.015
 MAX_FAR_MASS = 0.1  # further out than ten times the size of q; a proper posterior has none there
 MAX_SPACING = 0.05  # nats; acceptance is then off by a few per cent
 MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
@@ -181,8 +182,11 @@ def heavy_tails(m: Measured) -> Finding | None:
 
 
 def unseen_mass(m: Measured) -> Finding | None:
-    """There is mass further out than any chain has been."""
-    if m.unseen > MAX_UNSEEN:
+    """There is mass further out than any chain has been.
+
+    Independent proposals go no further than q, so they also see too little of what is nearer.
+    """
+    if m.unseen > (MAX_UNSEEN if m.moves_alone else MAX_UNSEEN_BY_PROPOSALS):
         return Finding(
             UNSEEN,
             f"{m.unseen:.0%} of the posterior's second moment lies further from the centre of q "

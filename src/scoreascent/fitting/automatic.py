@@ -8,7 +8,7 @@
    enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
 6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
-7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than 0.7 of the
+7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
    If it is not good and more steps may help, it goes on, with shorter steps: three stages at most,
    and a fourth where all that is missing is length.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MIN_CHAINS, MAX_CHAINS, SPARSE_CHAINS = 128, 512, 64
 MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
-MIN_WORTH = 0.7  # of a draw of q: below it, chains of independent proposals do not reach tails
+MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
 MAX_STEPS, MAX_STAGES = 3000, 4  # iterations of a stage, and stages, the last to run longer
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
