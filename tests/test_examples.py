@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
-from scoreascent.diagnostics.rules import GOOD, STUCK, WEIGH
+from scoreascent.diagnostics.rules import GOOD, STUCK, UNSEEN, WEIGH
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "reference")
@@ -98,7 +98,7 @@ def test_eight_schools_in_pymc(run):
 def test_robust_regression(run):
     (result, diagnosis, _), out = run("robust_regression", steps=4000, draws=100)
     check_printed(out, diagnosis)
-    assert diagnosis.verdict in (GOOD, WEIGH)
+    assert diagnosis.verdict in (WEIGH, UNSEEN)  # `freedom` has a tail that q lacks
     assert off(result, STACK_LOSS) < 0.25
     assert "least squares: [17.52  6.4   4.   -0.8 ]" in out  # the data are the published ones
 

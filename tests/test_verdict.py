@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Any, set[str]]] = {
     "mean-field on twenty": (lambda: fit(chain_of_twenty, 20, sa.pmcsa(10)), {STUCK, LONGER}),
     "two modes": (lambda: fit(two_modes, 2, wide=True), {STUCK, WEIGH}),
     "cauchy": (lambda: fit(cauchy, 1), {UNSEEN, NO_MOMENTS}),
-    "student": (lambda: fit(student, 1), {WEIGH}),
+    "student": (lambda: fit(student, 1), {WEIGH, UNSEEN}),
     "NaN on half": (lambda: fit(half_nan, 2), {WEIGH}),
     "unconverged": (lambda: fit(far_away, 2, steps=500), {LONGER}),
     "funnel": (lambda: fit(funnel, 5), {STUCK, WEIGH}),

@@ -69,8 +69,9 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
     off = np.nan_to_num(np.where(tail_shapes(x) > MAX_SHOWN_TAIL, 0.0, off), posinf=0.0)
     worst = int(np.argmax(off))
     for row, mean, sd, *noise in zip(rows, *gaps):
-        row["mean_error"] = float(np.hypot(mean, noise[0]) * row["sd"])
-        row["sd_error"] = float(np.hypot(sd, noise[1]) * row["sd"])
+        with np.errstate(invalid="ignore"):  # of a scalar that is a constant
+            row["mean_error"] = float(np.hypot(mean, noise[0]) * row["sd"])
+            row["sd_error"] = float(np.hypot(sd, noise[1]) * row["sd"])
     return {
         "gap": max(0.0, float(off[worst])),
         "unsure": 0.0,
