@@ -125,7 +125,7 @@ def test_counts() -> None:
 def test_random_shapes_have_their_moments(number: int) -> None:
     """Against a long chain of exact draws where there are some, or importance weights of them."""
     shape = random_shape(number)
-    rng, n = np.random.default_rng(number), 400_000
+    rng, n = np.random.default_rng(number), 150_000
     cov = np.diag((1.5 * shape.sd) ** 2)
     z = rng.multivariate_normal(shape.mean, cov, n)
     t = rng.chisquare(5, n) / 5
