@@ -68,7 +68,7 @@ def by_model(table: pd.DataFrame) -> pd.DataFrame:
                 "sd_error": worst("sd_error"),
                 "sd_ratio": part["sd_ratio"][far.idxmax()] if far.notna().any() else np.nan,
                 "coverage": part["coverage"].median(),
-                **{name: worst(name) for name in OWN},
+                **{n: np.nan if part[n].isna().all() else worst(n) for n in OWN},
                 "k_hat": part["k_hat"].median(),
                 "densities": part["densities"].median(),
                 "gradients": part["gradients"].median(),
