@@ -53,11 +53,13 @@ class Bar:
         self._task = self._progress.add_task("fit", total=total, completed=done, says="compiling")
 
     def __enter__(self) -> Bar:
-        self._progress.start()
+        if not self._progress.disable:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._progress.stop()
+        if not self._progress.disable:  # older versions of rich write an empty line
+            self._progress.stop()
         if self._text:
             self._lines.say(self._text, force=True)
 
