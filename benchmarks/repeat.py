@@ -35,10 +35,10 @@ def compare(setup: tuple[Any, ...], state: Any, steps: int, chunk: int) -> None:
     jax.block_until_ready(run_chunk(*setup, state, jnp.int32(0)))  # compiles
     clock = time.perf_counter()
     for i in range(steps // chunk):
-        new, trace = run_chunk(*setup, state, jnp.int32(chunk))
+        new, trace, _ = run_chunk(*setup, state, jnp.int32(chunk))
         skipped = np.asarray(trace.skipped)[:chunk]
         if i % 10 == 0 or skipped.any():
-            again, second = run_chunk(*setup, state, jnp.int32(chunk))
+            again, second, _ = run_chunk(*setup, state, jnp.int32(chunk))
             repeated += 1
             same = jax.tree.map(np.array_equal, (new.q, trace), (again.q, second))
             differ += not all(jax.tree.leaves(same))

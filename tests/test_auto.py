@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ import pytest
 from jax.scipy.special import logsumexp
 
 import scoreascent as sa
-from scoreascent.diagnostics.rules import GOOD
+from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK
+from scoreascent.fitting import automatic
 from tests.helpers import WITH_GRADIENTS, searches
 from tests.registry import quick_rows
 
@@ -253,3 +255,38 @@ def test_many_dimensions_take_a_low_rank_family():
     assert worst < 0.1
     assert spread < 0.05
     assert result.diagnosis.verdict == GOOD
+
+
+# -- which kernel comes next -----------------------------------------------------------------------
+
+CARE, GRADIENTS, ALONE = automatic.WITH_CARE, automatic.WITH_GRADIENTS, automatic.PROPOSALS_ALONE
+NEXT: list[tuple[Any, dict[str, Any], Any]] = [
+    (ALONE, {"verdict": GOOD}, None),
+    (ALONE, {"verdict": GOOD, "ess": 40.0}, GRADIENTS),  # chains stay long in tails
+    (ALONE, {"verdict": LONGER}, ALONE),  # q is near: proposals go on to do
+    (ALONE, {"verdict": LONGER, "ess": 40.0}, GRADIENTS),
+    (ALONE, {"verdict": STUCK}, GRADIENTS),
+    (ALONE, {"verdict": STUCK, "differentiable": False}, ALONE),
+    (GRADIENTS, {"verdict": GOOD, "ess": 40.0}, None),
+    (GRADIENTS, {"verdict": LONGER}, GRADIENTS),
+    (GRADIENTS, {"verdict": LONGER, "status": "max_steps"}, CARE),
+    (GRADIENTS, {"verdict": STUCK}, CARE),
+    (GRADIENTS, {"verdict": STUCK, "final": True}, None),
+    (CARE, {"verdict": LONGER, "status": "max_steps"}, CARE),
+]
+
+
+@pytest.mark.parametrize(("kernel", "seen", "expected"), NEXT)
+def test_the_next_kernel(kernel: Any, seen: dict[str, Any], expected: Any) -> None:
+    usual = {"ess": 90.0, "draws": 100, "status": "converged", "final": False}
+    diagnosis: Any = SimpleNamespace(**usual | seen)
+    assert automatic._next_kernel(kernel, diagnosis, seen.get("differentiable", True)) == expected
+
+
+@pytest.mark.parametrize(("unsure", "factor"), [(0.05, 1.0), (0.12, 1.56), (0.5, 2.0)])
+def test_a_number_that_is_not_known_asks_for_more_of_the_next_stage(
+    unsure: float, factor: float
+) -> None:
+    diagnosis: Any = SimpleNamespace(unsure=unsure, tolerance=0.1)
+    stricter = automatic._stricter(sa.Converged(tolerance=0.03), diagnosis)
+    assert stricter.tolerance == pytest.approx(0.03 / factor)

@@ -122,7 +122,7 @@ def test_dtype_is_kept_through_the_loop_under_x64(name: str, dtype: str) -> None
         setup = (make_target(dtype=dtype), METHODS[name], gradient(OPTIMIZER), "nothing")
         one = jax.ShapeDtypeStruct((), jnp.int32)
         state = jax.eval_shape(partial(first_state, *setup, True), q, jax.random.key(0), one)
-        after, trace = jax.eval_shape(partial(run_chunk, *setup), state, one)
+        after, trace, _ = jax.eval_shape(partial(run_chunk, *setup), state, one)
         assert float_dtypes(after) == float_dtypes(trace) == {jnp.dtype(dtype)}
 
 

@@ -95,7 +95,9 @@ CASES = [
     ("numbers_unsure", {"unsure": 0.11}, LONGER, "tau is known to 0.11 of its sds only"),
     ("numbers_unsure", {"unsure": 0.1}, None, ""),
     ("numbers_unsure", {"unsure": 0.1, "tolerance": 0.05}, LONGER, "tau"),
-    ("several_modes", {"places_agree": False}, WEIGH, "several modes"),
+    ("several_modes", {"places_agree": False, "k_hat": 0.6}, WEIGH, "several modes"),
+    ("several_modes", {"places_agree": False, "chi2": 1.1}, WEIGH, "several modes"),
+    ("several_modes", {"places_agree": False}, None, ""),  # q covers them all
     ("several_modes", {}, None, ""),
     ("short_reach", {"reach": 0.29, "k_hat": 0.8}, ROUGH, "only 29% as far"),
     ("short_reach", {"reach": 0.29, "chi2": 1.1}, ROUGH, "only 29% as far"),
@@ -166,7 +168,7 @@ ORDER = [
     ({"rhat": 3.0, "rhat_lambda": 3.0, "drift": 0.5}, "chains_disagree"),
     ({"rhat_lambda": 3.0, "drift": 0.5, "shift": 1.0}, "still_moving"),
     ({"shift": 1.0, "places_agree": False}, "differs_from_chains"),
-    ({"places_agree": False, "tail": 1.7}, "several_modes"),  # two places are no tail
+    ({"places_agree": False, "k_hat": 0.6, "tail": 1.7}, "several_modes"),  # two places are no tail
     ({"tail": 1.0, "unseen": 0.5}, "heavy_tails"),
     ({"unseen": 0.5, "stray": 0.5}, "unseen_mass"),
     ({"stray": 0.5, "complaint": "not converged"}, "strayed"),

@@ -347,7 +347,7 @@ def test_killed_and_resumed(whole: sa.Result, tmp_path: Path) -> None:
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True)
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
     with np.load(path, allow_pickle=False) as file:
-        assert file["[0].step"] == 77  # the first chunk ends where points are kept, at step 2
+        assert file["[0].step"] == 85  # the first chunk ends with the first window, at step 10
     resumed = run(checkpoint=path)
     assert same_run(resumed, whole)
     assert resumed.provenance["stop"] == whole.provenance["stop"]

@@ -17,9 +17,11 @@ from scoreascent.target import Target
 from scoreascent.update import Update
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Int, PRNGKeyArray
+    from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 CHUNK_ROWS = 4096  # the most iterations between two looks of the host
+MAX_COORDINATES = 200  # the most coordinates that diagnostics look at
+MAX_KEPT = 5000  # the most coordinates of which points are kept whole
 Q0_STREAM = 0x5EED  # folded into a run's key for a q0 that is a function of a key
 
 # What is replicated: nothing, the seeds alone, or seeds and data.
@@ -88,7 +90,7 @@ def _float_dtype(q: Family) -> Any:
     return jnp.result_type(*jax.tree.leaves(q))
 
 
-@functools.partial(jax.jit, static_argnames=("method", "update", "replicate"))
+@functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "keep"))
 def run_chunk(
     target: Target,
     method: Method,
@@ -96,25 +98,47 @@ def run_chunk(
     replicate: Replicate,
     state: State,
     n: Int[Array, ""],
-) -> tuple[State, Trace]:
+    keep: int = 0,
+) -> tuple[State, Trace, Any]:
     """Do n iterations; their trace is in the first n of `CHUNK_ROWS` rows.
 
-    n is a traced number: one program serves every length, so where a run is cut, by the progress
-    bar, a checkpoint or Ctrl-C, cannot change its bits.
+    With `keep`, which n must not exceed then, the points of each are in the first n of so many
+    rows. n is a traced number: one program serves every length, so where a run is cut, by the
+    progress bar, a checkpoint or Ctrl-C, cannot change its bits.
     """
 
     def once(state: State, target: Target) -> tuple[State, Trace]:
         return advance(target, method, update, state)
 
     step = _replicated(once, replicate, 1)
-    blank = blank_trace(state, CHUNK_ROWS)
+    points = kept_points(method, state) if keep else jnp.zeros(0)
+    blank = blank_trace(state, CHUNK_ROWS), jnp.zeros((keep, *points.shape), points.dtype)
 
-    def body(i: Int[Array, ""], carry: tuple[State, Trace]) -> tuple[State, Trace]:
-        state, trace = carry
+    def body(i: Int[Array, ""], carry: Any) -> Any:
+        state, rows = carry[0], carry[1:]
         state, row = step(state, target)
-        return state, jax.tree.map(lambda rows, r: rows.at[i].set(r), trace, row)
+        kept = rows[1].at[i].set(kept_points(method, state)) if keep else rows[1]
+        return state, jax.tree.map(lambda rows, r: rows.at[i].set(r), rows[0], row), kept
 
-    return jax.lax.fori_loop(0, n, body, (state, blank))
+    return jax.lax.fori_loop(0, n, body, (state, *blank))  # type: ignore[no-any-return]
+
+
+def kept_points(method: Method, state: State) -> Float[Array, "n k"]:
+    """Return where the points are, in only some coordinates of very many; none of the ELBO's."""
+    points = method.particles(state.eta)
+    if points is None:
+        return jnp.zeros((0, 0))
+    return points.z[:, kept_coordinates(points.z.shape[-1])]
+
+
+def coordinates(dim: int) -> np.ndarray[Any, Any]:
+    """Return the coordinates of z that are looked at: all, or `MAX_COORDINATES` of them."""
+    return np.unique(np.linspace(0, dim - 1, min(dim, MAX_COORDINATES)).astype(int))
+
+
+def kept_coordinates(dim: int) -> np.ndarray[Any, Any]:
+    """Return the coordinates of points that are kept: all, or of very many those looked at."""
+    return np.arange(dim) if dim <= MAX_KEPT else coordinates(dim)
 
 
 @functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "average"))

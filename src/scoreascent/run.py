@@ -15,8 +15,6 @@ from scoreascent.target import Target
 from scoreascent.update import Update
 
 Status = Literal["max_steps", "converged", "interrupted", "stopped", "diverged"]
-MAX_COORDINATES = 200  # the most coordinates that diagnostics look at
-MAX_KEPT = 5000  # the most coordinates of which points are kept whole
 TOLERANCE = 0.1  # how far a mean may be off, in posterior sds, and a standard deviation, as a share
 
 
@@ -88,16 +86,6 @@ class Run:
     def steps(self) -> int:
         """The iterations that were done."""
         return int(np.max(np.asarray(self.state.step)))
-
-
-def coordinates(dim: int) -> np.ndarray[Any, Any]:
-    """Return the coordinates of z that are looked at: all, or `MAX_COORDINATES` of them."""
-    return np.unique(np.linspace(0, dim - 1, min(dim, MAX_COORDINATES)).astype(int))
-
-
-def kept_coordinates(dim: int) -> np.ndarray[Any, Any]:
-    """Return the coordinates of points that are kept: all, or of very many those looked at."""
-    return np.arange(dim) if dim <= MAX_KEPT else coordinates(dim)
 
 
 def check_single(run: Run) -> None:

@@ -107,7 +107,7 @@ def gradient_variance(
         for done in range(every, steps + 1, every):
             for at in range(done - every, done, CHUNK_ROWS):
                 n = min(CHUNK_ROWS, done - at)
-                state, rows = run_chunk(target, method, update, replicate, state, jnp.int32(n))
+                state, rows, _ = run_chunk(target, method, update, replicate, state, jnp.int32(n))
             probe = _fold(probe_keys, done)
             eta, row = _measure(target, method, exact, replicate, state.q, eta, probe)
             measured.append(jax.device_get((row, state.q)))

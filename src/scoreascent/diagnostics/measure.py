@@ -18,9 +18,9 @@ from scoreascent.diagnostics.psis import tail_shape
 from scoreascent.diagnostics.rays import look_along_rays
 from scoreascent.diagnostics.weights import sample, weigh
 from scoreascent.families import Family
-from scoreascent.loop import advance
+from scoreascent.loop import advance, coordinates
 from scoreascent.methods import Method
-from scoreascent.run import Run, coordinates
+from scoreascent.run import Run
 from scoreascent.target import Target
 
 if TYPE_CHECKING:

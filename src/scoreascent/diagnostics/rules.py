@@ -247,8 +247,9 @@ def numbers_unsure(m: Measured) -> Finding | None:
 
 
 def several_modes(m: Measured) -> Finding | None:
-    """Searches ended in different places."""
-    if not m.places_agree:
+    """Searches ended in different places, and q is not so near that it covers them all."""
+    near = m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
+    if not m.places_agree and not near:
         return Finding(
             WEIGH,
             "searches found several modes: q spreads over them, and over the gaps between",

@@ -9,9 +9,10 @@
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
 6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
-   posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`.
-   If it is not good and more steps may help, it goes on, with shorter steps: three stages at most,
-   and a fourth where all that is missing is length.
+   posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`;
+   with `IMH()` if draws of q are worth more and all that is missing is length.
+   If it is not good and more steps may help, it goes on, with shorter steps unless it had
+   converged: three stages at most, and a fourth where all that is missing is length.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
-MAX_FINER = 1.5  # times smaller a tolerance in the next stage
+MARGIN, MAX_FINER = 1.3, 2.0  # times smaller a tolerance than is needed, and at most, in the next
 KNOWN = 0.3  # of the tolerance: so well must averaged means and log sds be known
 
 Say = Callable[[str], None]
@@ -134,12 +135,14 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
 
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:
     """Return the kernel of the next stage; None if there should be none."""
-    doubtful = diagnosis.verdict != GOOD or diagnosis.ess < MIN_WORTH * diagnosis.draws
-    if kernel == PROPOSALS_ALONE and doubtful and differentiable:
+    near = diagnosis.ess >= MIN_WORTH * diagnosis.draws
+    enough = near and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
+    if kernel == PROPOSALS_ALONE and not enough and differentiable:
         return WITH_GRADIENTS
     if diagnosis.verdict == GOOD or diagnosis.final:
         return None
-    return WITH_CARE if kernel == WITH_GRADIENTS else kernel
+    more = diagnosis.verdict == LONGER and diagnosis.status == "converged"
+    return WITH_CARE if kernel == WITH_GRADIENTS and not more else kernel
 
 
 def _next_stage(stage: Arguments, result: Result, kernel: Kernel) -> Arguments:
@@ -167,7 +170,7 @@ def _told_by(result: Result, rule: Converged) -> Result:
 def _stricter(rule: Converged, diagnosis: Diagnosis) -> Converged:
     """Return the rule of the next stage; it asks for more if a number was not known well enough."""
     missing = diagnosis.unsure / diagnosis.tolerance
-    finer = 1 / float(np.clip(missing, 1.0, MAX_FINER))
+    finer = 1 / float(np.clip(MARGIN * missing, 1.0, MAX_FINER)) if missing > 1 else 1.0
     return replace(rule, windows=LATER_WINDOWS, tolerance=finer * rule.tolerance)
 
 

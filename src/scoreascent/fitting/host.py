@@ -54,13 +54,15 @@ def run(
     size = FIRST_CHUNK
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         if done < steps:
-            run_chunk(*setup, state, jnp.int32(0))  # compiles, so that the clock times iterations
+            run_chunk(
+                *setup, state, jnp.int32(0), watch.keep
+            )  # compiles, so that the clock times iterations
         if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
             ended = "stopped"
         while done < steps and ended == "max_steps":
             n = min(size, steps - done, hook.room(done), watch.room(done))
             clock = time.perf_counter()
-            state, rows = run_chunk(*setup, state, jnp.int32(n))
+            state, rows, points = run_chunk(*setup, state, jnp.int32(n), watch.keep)
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
             size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))
@@ -68,7 +70,7 @@ def run(
             skips = _trailing(parts[-1].skipped, skips)
             if np.all(skips >= limit):
                 ended = "diverged"
-            state = watch.after_chunk(state, parts, done)
+            state = watch.after_chunk(state, parts, done, points)
             if watch.met and ended == "max_steps":
                 ended = "converged"
             called = hook.is_due(done, steps) and hook.asks_to_stop(state, parts)

@@ -26,15 +26,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import stdtrit
 
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
-from scoreascent.loop import CHUNK_ROWS, Average, State, Trace
+from scoreascent.loop import CHUNK_ROWS, Average, State, Trace, kept_points
 from scoreascent.methods import Method
-from scoreascent.run import Convergence, kept_coordinates
+from scoreascent.run import Convergence
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -42,7 +41,9 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 MAX_WINDOWS = 64  # at so many, neighbours are merged and windows become twice as wide
-POINTS_PER_WINDOW = 4  # how often in each window the points are kept
+MIN_KEPT, MAX_KEPT = 4, 20  # how often in each window the points are kept
+KEPT_POINTS = 2560  # in a window, unless that is too often or too seldom
+CHUNK_NUMBERS = 2**22  # that the compiled loop keeps before the host takes them
 MIN_MOVES = 10  # moves of a chain in the late windows below which they say nothing
 MAX_SKIPPED = 0.1  # the share of late updates that may have been skipped
 MAX_RHO = 0.95  # the largest autocorrelation that is believed
@@ -134,7 +135,10 @@ def blank_windows(rule: Converged, method: Method, state: State, many: bool) -> 
     share = np.zeros((0, *state.step.shape))
     q = jax.tree.map(none, state.q)
     count = lambda n: np.asarray(n, np.int64)  # noqa: E731
-    states = none(jax.eval_shape(functools.partial(_points, method, many=many), state))
+    points = (
+        np.zeros((0, 0)) if many else jax.eval_shape(functools.partial(kept_points, method), state)
+    )
+    states = none(points)
     return Windows(count(0), count(rule.every), q, none(mean), none(sd), share, share, states)
 
 
@@ -150,6 +154,10 @@ class Watch:
         self.seen = Convergence(0)
         self.met = False
         self._method = method
+        self.keep = 0  # rows of points that the compiled loop keeps
+        if windows is not None and windows.states[:1].shape[1:] != (0, 0):
+            size = max(1, math.prod(windows.states.shape[1:]))
+            self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, windows.width))
         self._judge()
 
     def _judge(self) -> None:
@@ -158,26 +166,31 @@ class Watch:
             self.met = not self.rule.complaints(self.seen)
 
     def room(self, done: int) -> int:
-        """Return the iterations that may run before the points are kept again."""
+        """Return the iterations that may run before the host must look."""
         if self.windows is None:
             return CHUNK_ROWS
-        at = (done - int(self.windows.origin)) % int(self.windows.width)
-        return next(mark - at for mark in _marks(self.windows) if mark > at)
+        width = int(self.windows.width)
+        room = width - (done - int(self.windows.origin)) % width
+        return min(room, self.keep) if self.keep else room
 
-    def after_chunk(self, state: State, parts: list[Trace], done: int) -> State:
-        """Keep the points now and then; at the end of a window keep it, judge, begin the next."""
+    def after_chunk(self, state: State, parts: list[Trace], done: int, points: Any) -> State:
+        """Keep the points now and then; at the end of a window keep it, judge, begin the next.
+
+        `points` has those of each iteration of the chunk.
+        """
         windows = self.windows
         if windows is None:
             return state
-        at = (done - int(windows.origin)) % int(windows.width)
-        if at not in (0, *_marks(windows)):
-            return state
-        many = state.step.shape != ()
-        points = np.asarray(_points(self._method, state, many))[None]
-        windows = windows._replace(states=np.concatenate([windows.states, points]))
-        if at:
+        n, width = len(parts[-1].loss), int(windows.width)
+        last = (done - int(windows.origin) - 1) % width + 1
+        if self.keep:
+            marks = [m - 1 - (last - n) for m in _marks(windows) if last - n < m <= last]
+            new = np.asarray(points)[marks]
+            windows = windows._replace(states=np.concatenate([windows.states, new]))
+        if last < width:
             self.windows = windows
             return state
+        many = state.step.shape != ()
         assert state.average is not None
         rows = _last_rows(parts, int(windows.width))
         q = jax.tree.map(np.asarray, state.average.q)
@@ -208,7 +221,7 @@ class Watch:
 
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
-        return 0 if self.windows is None else max(1, int(self.windows.width) // POINTS_PER_WINDOW)
+        return 0 if self.windows is None else int(self.windows.width) // len(_marks(self.windows))
 
     def words(self, done: int) -> str:
         """Say what was seen last."""
@@ -218,18 +231,10 @@ class Watch:
 
 def _marks(windows: Windows) -> list[int]:
     """Return after how many iterations of a window its points are kept; the last is its end."""
-    width = int(windows.width)
-    marks = {width * i // POINTS_PER_WINDOW for i in range(1, POINTS_PER_WINDOW + 1)}
+    width, n = int(windows.width), max(1, windows.states.shape[1])
+    often = int(np.clip(KEPT_POINTS // n, MIN_KEPT, MAX_KEPT))
+    marks = {width * i // often for i in range(1, often + 1)}
     return sorted(marks - {0})
-
-
-@functools.partial(jax.jit, static_argnames=("method", "many"))
-def _points(method: Method, state: State, many: bool) -> Any:
-    """Return the points; none of replications, and only some coordinates of very many."""
-    points = None if many else method.particles(state.eta)
-    if points is None:
-        return jnp.zeros((0, 0))
-    return points.z[:, kept_coordinates(points.z.shape[-1])]
 
 
 @functools.partial(jax.jit, static_argnames="many")
