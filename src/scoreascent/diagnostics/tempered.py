@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from scoreascent._arrays import as_default, impossible
 from scoreascent._batches import log_probs
@@ -26,6 +25,7 @@ MARGIN = 1.0  # sds beyond the furthest state; what is just outside would draw a
 WIDTHS = (3.0, 6.0)  # of the reference, in sds of q: a half of the particles each
 MAX_LEVELS = 12
 MOVES = 2  # at every level
+BISECTIONS = 20  # for a step of β
 KEPT = 0.75  # of the effective particles, at a step of β
 SMALLEST = 0.1  # of the length of a random-walk step; they differ, since places do
 
@@ -89,7 +89,7 @@ def _log_reference(x: Vector) -> Any:
     """Return the log density of the reference, up to a constant."""
     square, dim = np.sum(x**2, 1), x.shape[1]
     parts = [-0.5 * square / w**2 - dim * np.log(w) for w in WIDTHS]
-    return logsumexp(parts, axis=0)
+    return np.logaddexp.reduce(parts)
 
 
 def _next(beta: float, log_ratio: Vector) -> tuple[float, Vector]:
@@ -98,7 +98,7 @@ def _next(beta: float, log_ratio: Vector) -> tuple[float, Vector]:
     def weights(b: float) -> Vector:
         with np.errstate(invalid="ignore"):
             log_w = np.where(np.isfinite(log_ratio), (b - beta) * log_ratio, -np.inf)
-        found: Vector = log_w - logsumexp(log_w)
+        found: Vector = log_w - _log_sum(log_w)
         return found
 
     if not np.any(np.isfinite(log_ratio)):
@@ -106,13 +106,19 @@ def _next(beta: float, log_ratio: Vector) -> tuple[float, Vector]:
 
     wanted = np.log(KEPT * np.sum(np.isfinite(log_ratio)))
     low, high = beta, 1.0
-    if -logsumexp(2 * weights(high)) >= wanted:
+    if -_log_sum(2 * weights(high)) >= wanted:
         return high, weights(high)
-    for _ in range(40):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        enough = -logsumexp(2 * weights(middle)) >= wanted
+        enough = -_log_sum(2 * weights(middle)) >= wanted
         low, high = (middle, high) if enough else (low, middle)
     return high, weights(high)
+
+
+def _log_sum(log_w: Vector) -> float:
+    """Return the log of the sum of weights, of which one at least is not zero."""
+    most = np.max(log_w)
+    return float(most + np.log(np.sum(np.exp(log_w - most))))
 
 
 def _systematic(log_w: Vector, rng: np.random.Generator) -> Any:

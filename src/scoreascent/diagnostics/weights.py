@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -20,17 +19,24 @@ from scoreascent.target import Target
 if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray
 
+DRAWN = 1024  # draws at a time
 
-def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Array, Any, Any]:
+
+def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Any, Any, Any]:
     """Return n draws of q, and their log densities under π and under q."""
     z = sample(key, q, n)
     return z, log_probs(target, z), log_probs(q, z)
 
 
-@functools.partial(jax.jit, static_argnames="n")
-def sample(key: PRNGKeyArray, q: Family, n: int) -> Array:
-    """Return n draws of q, by a compiled program."""
-    return q.sample(key, (n,))
+@jax.jit
+def _sample(key: PRNGKeyArray, q: Family, part: Any) -> Array:
+    return q.sample(jax.random.fold_in(key, part), (DRAWN,))
+
+
+def sample(key: PRNGKeyArray, q: Family, n: int) -> np.ndarray[Any, Any]:
+    """Return n draws of q, by one compiled program whatever their number."""
+    parts = [np.asarray(_sample(key, q, i)) for i in range(-(-n // DRAWN))]
+    return np.concatenate(parts)[:n]
 
 
 def log_weights(log_p: Any, log_q: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
