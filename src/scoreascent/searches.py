@@ -1,20 +1,20 @@
-"""Searches for modes on the host, and the Gaussians with the curvature at the places they find."""
+"""Where searches for modes begin, and the Gaussians with the curvature at the places they find."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import fmin_l_bfgs_b
 
 from scoreascent._arrays import as_default, default_dtype, impossible
 from scoreascent._batches import log_probs
 from scoreascent._structs import check_count
+from scoreascent.climbs import Home, climb
+from scoreascent.families import Family, FullRank, LowRank
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 MAX_FULL_RANK = 200  # the most coordinates for which a d × d matrix is kept
 BOX_SIZES = (2.0, 10.0)  # searches begin uniformly in [−2, 2]ᵈ, as Stan's chains do, or further out
 MODEL_EVERY = 3  # every third search begins where the model itself would, if it knows
-MAX_ITERATIONS = 300  # of a search
+MAX_ROUNDS, SHRINK = 40, 0.8  # of looking for a place in a box, which shrinks each time
+SAME_PLACE = 0.05  # sds between places that have one curvature
+START_RANK = 20  # of the low-rank family beyond `MAX_FULL_RANK` coordinates
 DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
 MAX_AXES = 64  # along which one looks whether log p falls
 FAR_OUT = 1e6  # standard deviations
@@ -99,11 +101,6 @@ def is_fair(g: Found) -> bool:
 
 
 @jax.jit
-def _value_and_grad(target: Target, z: Any) -> Any:
-    return jax.value_and_grad(target.log_prob)(z)
-
-
-@jax.jit
 def _hessian(target: Target, z: Any) -> Any:
     return jax.hessian(target.log_prob)(z)
 
@@ -115,6 +112,21 @@ def _hessian_times(target: Target, z: Any, v: Any) -> Any:
     return jax.lax.map(times, v, batch_size=8)
 
 
+def blank_home(target: Target) -> Home:
+    """Return a home that no search comes to, with a q of the family that a fit will have."""
+    ones = np.ones(target.dim)
+    if target.dim > MAX_FULL_RANK:
+        q: Family = LowRank.from_moments(as_default(0 * ones), as_default(ones), START_RANK)
+    else:
+        q = FullRank(as_default(0 * ones), as_default(np.diag(ones)))
+    return Home(q, np.inf, 0.0)
+
+
+def plain_unit(dim: int) -> Vector:
+    """Return the identity as a matrix, or in many dimensions as a diagonal."""
+    return np.ones(dim) if dim > MAX_FULL_RANK else np.eye(dim)
+
+
 def first_points(
     target: Target,
     key: PRNGKeyArray,
@@ -122,24 +134,37 @@ def first_points(
     searches: int,
     initial: Any,
     cost: Cost,
-) -> Iterator[Vector]:
-    """Yield where the searches begin: places that were given, then boxes and the model's own."""
+) -> list[Vector]:
+    """Return where the searches begin: places that were given, then boxes and the model's own."""
     given = _given_points(target, initial)
-    for i in range(max(check_count("searches", searches, 1), len(given))):
+    points, shrinks = list(given), [False] * len(given)
+    for i in range(len(given), check_count("searches", searches, 1)):
         own: Any = None
-        if i < len(given):
-            own = given[i]
-        elif i % MODEL_EVERY == MODEL_EVERY - 1:
+        if i % MODEL_EVERY == MODEL_EVERY - 1:
             own = target.initial(jax.random.fold_in(key, i))
-        if own is not None and is_finite(target, own, cost):
-            yield np.asarray(own, np.float64)
-        elif i < len(given):
-            raise ValueError(
-                f"initial: the log density or its gradient is not finite at the place {i} of "
-                f"{len(given)}; give places inside the support"
-            )
-        else:
-            yield _in_box(target, rng, BOX_SIZES[i % len(BOX_SIZES)], cost)
+        box = BOX_SIZES[i % len(BOX_SIZES)]
+        points.append(rng.uniform(-box, box, target.dim) if own is None else np.asarray(own))
+        shrinks.append(True)
+    for round_ in range(MAX_ROUNDS):
+        lost = [i for i, ok in enumerate(_are_finite(target, points, cost)) if not ok]
+        for i in lost:
+            if not shrinks[i]:
+                raise ValueError(
+                    f"initial: the log density or its gradient is not finite at the place {i} of "
+                    f"{len(given)}; give places inside the support"
+                )
+            box = BOX_SIZES[i % len(BOX_SIZES)] * SHRINK**round_  # nearer and nearer to the origin
+            points[i] = rng.uniform(-box, box, target.dim)
+        if not lost:
+            break
+    return [np.asarray(z, np.float64) for z in points]
+
+
+def _are_finite(target: Target, points: list[Vector], cost: Cost) -> list[bool]:
+    """Tell at which places a search can begin."""
+    paths, gradients = climb(target, points, blank_home(target), plain_unit(target.dim), 0)
+    cost.gradients += gradients
+    return [path.is_possible for path in paths]
 
 
 def _given_points(target: Target, initial: Any) -> list[Vector]:
@@ -159,77 +184,22 @@ def _given_points(target: Target, initial: Any) -> list[Vector]:
     return points
 
 
-def is_finite(target: Target, z: Any, cost: Cost) -> bool:
-    """Tell whether a search can begin there."""
-    log_p, gradient = _value_and_grad(target, as_default(z))
-    cost.gradients += 1
-    return bool(np.isfinite(log_p) and np.all(np.isfinite(np.asarray(gradient))))
-
-
-def _in_box(target: Target, rng: np.random.Generator, box: float, cost: Cost) -> Vector:
-    """Draw a point of the box with finite density and gradient, nearer and nearer to the origin."""
-    for shrink in 0.8 ** np.arange(40):
-        z = rng.uniform(-box, box, target.dim) * shrink
-        if is_finite(target, z, cost):
-            return z
-    return np.zeros(target.dim)
-
-
-class _Arrived(Exception):
-    """A search may end before its end."""
-
-
-def descend(
-    target: Target,
-    z: Vector,
-    cost: Cost,
-    unit: Vector | None = None,
-    arrived: Callable[[Vector], bool] | None = None,
-    most: int = MAX_ITERATIONS,
-) -> list[Vector]:
-    """Return the iterates of L-BFGS on −log p. Where log p is not finite it turns back.
-
-    With `unit`, a matrix or a diagonal, the search is in x of z + unit x; it ends where `arrived`
-    says so.
-    """
-    path = [z.copy()]
-
-    def to_z(x: Vector) -> Any:
-        if unit is None:
-            return x
-        return z + (unit @ x if unit.ndim == 2 else unit * x)
-
-    def loss(x: Vector) -> tuple[float, Vector]:
-        log_p, gradient = _value_and_grad(target, as_default(to_z(x)))
-        cost.gradients += 1
-        value, slope = float(log_p), np.asarray(gradient, np.float64)
-        if not (np.isfinite(value) and np.all(np.isfinite(slope))):
-            return 1e30, np.zeros_like(slope)
-        if unit is not None:
-            slope = unit.T @ slope if unit.ndim == 2 else unit * slope
-        return -value, -slope
-
-    def keep(x: Vector) -> None:
-        path.append(np.array(to_z(x)))
-        if arrived is not None and arrived(path[-1]):
-            raise _Arrived
-
-    with contextlib.suppress(_Arrived):
-        fmin_l_bfgs_b(
-            loss, z if unit is None else np.zeros_like(z), m=20, maxiter=most,
-            maxfun=2 * most, pgtol=1e-6, factr=1e2, callback=keep,
-        )  # fmt: skip
-    return path
-
-
 def gaussians(
-    target: Target, places: list[Vector], rng: np.random.Generator, cost: Cost
+    target: Target,
+    places: list[Vector],
+    rng: np.random.Generator,
+    cost: Cost,
+    known: list[Found] | None = None,
 ) -> list[Found]:
-    """Return the Gaussian with the curvature at each place, drawn from and weighed."""
+    """Return the Gaussian with the curvature at each place, drawn from and weighed.
+
+    A place that is one of those `known` has its curvature.
+    """
     out = []
     for z in places:
         mean = np.asarray(z, np.float64)
-        scale = _scale(target, as_default(z), rng, cost)
+        same = [g for g in known or [] if np.max(np.abs(mean - g.mean) / g.sd) < SAME_PLACE]
+        scale = same[0].scale if same else _scale(target, as_default(z), rng, cost)
         for _ in range(MAX_SHRINKS):
             noise = rng.standard_normal((DRAWS, target.dim))
             draws = mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)

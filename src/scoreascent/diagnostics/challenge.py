@@ -15,6 +15,7 @@ import numpy as np
 
 from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
+from scoreascent.climbs import Home, climb
 from scoreascent.diagnostics.tempered import anneal
 from scoreascent.diagnostics.weights import sample
 from scoreascent.run import Run
@@ -22,10 +23,8 @@ from scoreascent.searches import (
     MAX_FULL_RANK,
     Cost,
     Found,
-    descend,
     gaussians,
     has_gradient,
-    is_finite,
 )
 
 if TYPE_CHECKING:
@@ -67,29 +66,26 @@ def challenge(
     distance from q's mean in posterior sds (at least one): what it adds to a variance.
     """
     cost = Cost()
-    if not has_gradient(run.target):
+    if run.start is None and run.method.is_independent and not has_gradient(run.target):
         return {"stray": 0.0, "stray_mass": 0.0}
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)
     centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
     known = Known(centre, least_log_q, log_evidence, log_w_star)
-
-    def arrived(z: Vector) -> bool:
-        at = as_default(z)[None]
-        return not bool(known.is_new(log_probs(run.target, at), log_probs(run.q, at))[0])
-
-    far = _first_points(run, rng, mean, unit, cost)
+    home = Home(run.q, min(least_log_q, centre), log_evidence + log_w_star + MAX_ABOVE)
+    far = _first_points(run, rng, mean, unit, home, cost)
     for _ in range(ANNEALINGS if run.q.dim <= MAX_ANNEALED else 0):
         z, log_p, densities = anneal(run.target, run.q, known.is_new, unit, rng)
         cost.densities += densities
         far += _some(z, log_p, mean, unit)
     worst = (0.0, 0.0)
-    for first in far:
-        path = descend(run.target, first, cost, unit, arrived, MAX_ITERATIONS)
-        if arrived(path[-1]):
+    paths, gradients = climb(run.target, far, home, unit, MAX_ITERATIONS)
+    cost.gradients += gradients
+    for path in paths:
+        if path.is_home:
             continue
-        at = np.unique(np.linspace(0, len(path) - 1, PATH_PLACES + 1).astype(int))[1:]
-        for place in gaussians(run.target, [path[i] for i in at], rng, cost):
+        at = np.unique(np.linspace(0, len(path.z) - 1, PATH_PLACES + 1).astype(int))[1:]
+        for place in gaussians(run.target, [path.z[i] for i in at], rng, cost):
             worst = max(worst, _adds(run, place, known))
     count = (cost.densities, cost.gradients)
     return {"stray": worst[0], "stray_mass": worst[1], "challenge_count": count}
@@ -119,11 +115,11 @@ def _unit(run: Run, key: PRNGKeyArray) -> Vector:
 
 
 def _first_points(
-    run: Run, rng: np.random.Generator, mean: Vector, unit: Vector, cost: Cost
+    run: Run, rng: np.random.Generator, mean: Vector, unit: Vector, home: Home, cost: Cost
 ) -> list[Vector]:
     """Return places at the distances, every second one straight across from the one before."""
     dim = len(mean)
-    points, direction = [], np.zeros(dim)
+    steps, direction = [], np.zeros(dim)
     for i, distance in enumerate(DISTANCES):
         if i % 2:
             direction = -direction
@@ -131,12 +127,15 @@ def _first_points(
             noise = rng.standard_normal(dim)
             direction = noise / np.linalg.norm(noise)
         step = unit @ direction if unit.ndim == 2 else unit * direction
-        step = distance * (np.sqrt(dim) + 5) * step
-        for _ in range(MAX_HALVINGS):
-            if is_finite(run.target, mean + step, cost):
-                points.append(mean + step)
-                break
-            step = step / 2
+        steps.append(distance * (np.sqrt(dim) + 5) * step)
+    points: list[Vector] = []
+    for _ in range(MAX_HALVINGS):
+        paths, gradients = climb(run.target, [mean + step for step in steps], home, unit, 0)
+        cost.gradients += gradients
+        points += [path.z[0] for path in paths if path.is_possible]
+        steps = [step / 2 for step, path in zip(steps, paths) if not path.is_possible]
+        if not steps:
+            break
     return points
 
 

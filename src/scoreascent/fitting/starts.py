@@ -12,19 +12,22 @@ from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
+from scoreascent.climbs import climb
 from scoreascent.families import Family, FullRank, LowRank
 from scoreascent.kernels import evaluate
 from scoreascent.run import Start
 from scoreascent.searches import (
     DRAWS,
     MAX_FULL_RANK,
+    START_RANK,
     Cost,
     Found,
-    descend,
+    blank_home,
     first_points,
     floored,
     gaussians,
     is_fair,
+    plain_unit,
     positive,
 )
 from scoreascent.target import Target
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
     from scoreascent.searches import Vector
 
-START_RANK = 20  # of the low-rank family beyond `MAX_FULL_RANK` coordinates
 PATHFINDER_ITERATIONS = 60  # of a search by Pathfinder, which draws at each of them
 PATH_PLACES = 8  # places of a path that are looked at if its end is no good
 MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as one
@@ -64,14 +66,18 @@ def laplace(
     """
     key, cost, found = as_key(key), Cost(), []
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    for first in first_points(target, key, rng, searches, initial, cost):
-        path = descend(target, first, cost)
-        best = max(gaussians(target, path[-1:], rng, cost), key=lambda g: g.elbo)
-        if not is_fair(best) and len(path) > 2:
-            at = np.unique(np.linspace(0, len(path) - 2, PATH_PLACES).astype(int))
-            others = gaussians(target, [path[i] for i in at], rng, cost)
+    first = first_points(target, key, rng, searches, initial, cost)
+    paths, gradients = climb(target, first, blank_home(target), plain_unit(target.dim))
+    cost.gradients += gradients
+    ends: list[Found] = []
+    for path in paths:
+        ends += gaussians(target, [path.z[-1]], rng, cost, ends)
+        best, before = ends[-1], path.z[:-1]
+        if not is_fair(best) and len(before) > 1:
+            at = np.unique(np.linspace(0, len(before) - 1, PATH_PLACES).astype(int))
+            others = gaussians(target, [before[i] for i in at], rng, cost)
             best = max([best, *others], key=lambda g: g.elbo)
-        found.append(replace(best, end=path[-1]))
+        found.append(replace(best, end=path.z[-1]))
     return _chosen(target, found, cost)
 
 

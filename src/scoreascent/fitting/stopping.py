@@ -185,8 +185,8 @@ class Watch:
         last = (done - int(windows.origin) - 1) % width + 1
         if self.keep:
             marks = [m - 1 - (last - n) for m in _marks(windows) if last - n < m <= last]
-            new = np.asarray(points)[marks]
-            windows = windows._replace(states=np.concatenate([windows.states, new]))
+            states = np.concatenate([windows.states, np.asarray(points)[marks]])
+            windows = windows._replace(states=states)
         if last < width:
             self.windows = windows
             return state
