@@ -112,8 +112,7 @@ def _ours(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
     try:
         result = sa.fit(target, key=seed, progress=False)
     except REFUSALS as error:
-        blank = {"mean_error": np.inf, "sd_error": np.inf, "densities": 0, "gradients": 0}
-        return {**blank, "good": False, "says": "refused", "reason": str(error)[:160]}
+        return _refused(error)
     shown = result.summary()
     seen = [
         errors(shape, result.q.mean, result.q.sd),
@@ -130,6 +129,12 @@ def _ours(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
         "says": diagnosis.verdict,
         "reason": diagnosis.reason[:160],
     }
+
+
+def _refused(error: Exception) -> dict[str, Any]:
+    """Return the row of a fit that ended with an error: nothing right, nothing good."""
+    blank = {"mean_error": np.inf, "sd_error": np.inf, "densities": 0, "gradients": 0}
+    return {**blank, "good": False, "says": "refused", "reason": str(error)[:160]}
 
 
 def _nuts(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
@@ -159,7 +164,10 @@ def _by_peer(name: str) -> Method:
 
     def fit(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
         entry = Entry(shape.dim, "a shape", density=lambda: target)
-        found = peer(name).begin(entry, target)(seed)()
+        try:
+            found = peer(name).begin(entry, target)(seed)()
+        except REFUSALS as error:
+            return _refused(error)
         k_hat = np.inf if found.log_weights is None else k_hat_of(found.log_weights)
         return {
             **errors(shape, found.mean, found.sd),
