@@ -264,7 +264,7 @@ NEXT: list[tuple[Any, dict[str, Any], Any]] = [
     (ALONE, {"verdict": GOOD}, None),
     (ALONE, {"verdict": GOOD, "ess": 40.0}, GRADIENTS),  # chains stay long in tails
     (ALONE, {"verdict": LONGER}, ALONE),  # q is near: proposals go on to do
-    (ALONE, {"verdict": LONGER, "ess": 40.0}, GRADIENTS),
+    (ALONE, {"verdict": LONGER, "ess": 80.0}, GRADIENTS),
     (ALONE, {"verdict": STUCK}, GRADIENTS),
     (ALONE, {"verdict": STUCK, "differentiable": False}, ALONE),
     (GRADIENTS, {"verdict": GOOD, "ess": 40.0}, None),

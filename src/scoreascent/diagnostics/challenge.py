@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DISTANCES = (2.0, 2.0, 6.0, 6.0, 20.0, 20.0)  # of where searches begin, in sizes of q
 MAX_HALVINGS = 20  # of a distance at which the density is not finite
-MAX_ITERATIONS = 60  # of a search
+MAX_ITERATIONS = 120  # gradients of a search
 MAX_ABOVE = 2.0  # nats, of a weight π/q over the largest that was seen
 MAX_ANNEALED = 50  # dimensions, up to which particles that walk at random find anything
 ANNEALINGS = 2  # by themselves: each misses a narrow place now and then

@@ -10,7 +10,7 @@
 6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`;
-   with `IMH()` if draws of q are worth more and all that is missing is length.
+   with `IMH()` if they are worth 85 % and all that is missing is length.
    If it is not good and more steps may help, it goes on, with shorter steps unless it had
    converged: three stages at most, and a fourth where all that is missing is length.
 """
@@ -53,6 +53,7 @@ MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
 MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
 MAX_STEPS, MAX_STAGES = 3000, 4  # iterations of a stage, and stages, the last to run longer
+MIN_WORTH_TO_STAY = 0.85  # below it, what is not known well is not known from proposals alone
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
@@ -135,8 +136,9 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
 
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:
     """Return the kernel of the next stage; None if there should be none."""
-    near = diagnosis.ess >= MIN_WORTH * diagnosis.draws
-    enough = near and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
+    worth = diagnosis.ess / diagnosis.draws
+    enough = worth >= (MIN_WORTH if diagnosis.verdict == GOOD else MIN_WORTH_TO_STAY)
+    enough = enough and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
     if kernel == PROPOSALS_ALONE and not enough and differentiable:
         return WITH_GRADIENTS
     if diagnosis.verdict == GOOD or diagnosis.final:
