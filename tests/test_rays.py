@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import scoreascent as sa
-from scoreascent.diagnostics.rays import look_along_rays
+from scoreascent.diagnostics.rays import look_along_rays, look_wider
 from scoreascent.diagnostics.rules import GOOD
 
 
@@ -72,3 +72,36 @@ def test_the_narrow_part_alone_is_not_good() -> None:
     result = sa.fit(sa.Target(narrow_in_wide, dim=10), key=0, steps=400, progress=False)
     assert result.diagnosis is not None
     assert result.diagnosis.verdict != GOOD
+
+
+# -- draws that go further than q --------------------------------------------------------------
+
+
+def lacks(density: Any, q: Any) -> float:
+    target = sa.Target(density, dim=q.dim)
+    run = replace(sa.fit(target, sa.pmcsa(4), steps=1, progress=False), q=q)
+    return look_wider(run, jax.random.key(0))
+
+
+def one_heavy(z: Any) -> Any:
+    """A Student-t of four degrees along one diagonal of four dimensions, normal across it."""
+    along = jnp.sum(z) / 2
+    return -2.5 * jnp.log1p(along**2 / 4) - 0.5 * (jnp.sum(z**2) - along**2)
+
+
+def test_a_tail_that_few_rays_meet_is_seen_by_wide_draws() -> None:
+    """The variance of a coordinate is 1.25, where the first q has 1.05."""
+    ones, mean = np.full((4, 4), 0.25, np.float32), np.zeros(4, np.float32)
+    unit = np.eye(4, dtype=np.float32)
+    seen = lacks(one_heavy, sa.FullRank.from_moments(mean, unit + 0.2 * ones))
+    assert 0.03 < seen < 0.2  # it lacks 0.16 of it, of which noise is taken off
+    assert lacks(one_heavy, sa.FullRank.from_moments(mean, unit + ones)) < 0.02
+
+
+@pytest.mark.parametrize("dim", [1, 3, 8])
+def test_a_gaussian_lacks_nothing(dim: int) -> None:
+    assert lacks(lambda z: -0.5 * jnp.sum(z**2), sa.FullRank.standard(dim)) < 0.02
+
+
+def test_where_few_wide_draws_count_nothing_is_said() -> None:
+    assert lacks(lambda z: -50.0 * jnp.sum(z**2), sa.FullRank.standard(30)) == 0

@@ -15,7 +15,7 @@ from scoreascent._batches import log_probs
 from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.diagnostics.numbers import look_at_numbers
 from scoreascent.diagnostics.psis import tail_shape
-from scoreascent.diagnostics.rays import look_along_rays
+from scoreascent.diagnostics.rays import look_along_rays, look_wider
 from scoreascent.diagnostics.weights import sample, weigh
 from scoreascent.families import Family
 from scoreascent.loop import advance, coordinates
@@ -332,7 +332,10 @@ def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any
     log_p = log_p[np.isfinite(log_p)]
     spacing = float(np.median(np.spacing(np.abs(log_p)))) if log_p.size else 0.0
     least = seen.least_log_q
-    return {**look_along_rays(run, key, least), "spacing": spacing, "least_log_q": least}
+    found = {**look_along_rays(run, key, least), "spacing": spacing, "least_log_q": least}
+    if run.method.is_independent:
+        found["unseen"] = max(found["unseen"], look_wider(run, jax.random.fold_in(key, 1)))
+    return found
 
 
 # -- iterates --------------------------------------------------------------------------------------
