@@ -25,7 +25,8 @@ from scoreascent.diagnostics.rules import (
 FINE = Measured(
     draws=4000, k_hat=0.2, ess=3800.0, invalid=0.0, chi2=0.05, log_w_star=0.5, log_evidence=-3.0,
     looked=400, acceptance=0.8, stuck=0.0, stay=0.0, rhat=1.01, chain_ess=3000.0, shift=0.0,
-    ratio=0.0, narrowest=-0.2, tail=0.1, unseen=0.0, far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
+    ratio=0.0, narrowest=-0.2, tail=0.1, unseen=0.0, lacking=0.0, far_mass=0.0,
+    least_log_q=-9.0, spacing=1e-6,
     rhat_lambda=1.02, drift=0.05, error=np.nan, trend=0.2, status="max_steps",
     complaint="", late_acceptance=0.8, growth=1.0, reach=1.0, places_agree=True, moves_alone=False,
     tolerance=0.1, gap=0.0, unsure=0.0, worst="tau", numbers=(),
@@ -95,6 +96,8 @@ CASES = [
     ("numbers_unsure", {"unsure": 0.11}, LONGER, "tau is known to 0.11 of its sds only"),
     ("numbers_unsure", {"unsure": 0.1}, None, ""),
     ("numbers_unsure", {"unsure": 0.1, "tolerance": 0.05}, LONGER, "tau"),
+    ("too_narrow", {"lacking": 0.1}, UNSEEN, "it lacks 10% of a variance"),
+    ("too_narrow", {"lacking": 0.07}, None, ""),
     ("several_modes", {"places_agree": False, "k_hat": 0.6}, WEIGH, "several modes"),
     ("several_modes", {"places_agree": False, "chi2": 1.1}, WEIGH, "several modes"),
     ("several_modes", {"places_agree": False}, None, ""),  # q covers them all
@@ -170,7 +173,8 @@ ORDER = [
     ({"shift": 1.0, "places_agree": False}, "differs_from_chains"),
     ({"places_agree": False, "k_hat": 0.6, "tail": 1.7}, "several_modes"),  # two places are no tail
     ({"tail": 1.0, "unseen": 0.5}, "heavy_tails"),
-    ({"unseen": 0.5, "stray": 0.5}, "unseen_mass"),
+    ({"unseen": 0.5, "lacking": 0.5}, "unseen_mass"),
+    ({"lacking": 0.5, "stray": 0.5}, "too_narrow"),
     ({"stray": 0.5, "complaint": "not converged"}, "strayed"),
     ({"complaint": "not converged", "invalid": 0.5}, "rule_not_met"),
     ({"invalid": 0.5, "k_hat": 2.0, "gap": 0.5}, "undefined"),

@@ -13,6 +13,7 @@ import pytest
 
 import scoreascent as sa
 from scoreascent.diagnostics.psis import psis
+from scoreascent.diagnostics.weights import sample
 from scoreascent.diagnostics.rules import GOOD, LONGER, NO_MOMENTS, STUCK, UNSEEN, WEIGH
 from scoreascent.models.bnn import BNN
 from tests.registry import quick_rows
@@ -141,7 +142,7 @@ def test_few_chains_and_many_on_a_network():
 def test_the_numbers_are_those_of_the_weights():
     result = fit(correlated, 2)
     diagnosis = result.diagnose(key=3, draws=2000)
-    z = result.q.sample(jax.random.split(sa._random.as_key(3))[0], (2000,))
+    z = sample(jax.random.split(sa._random.as_key(3))[0], result.q, 2000)
     log_w = np.asarray(jax.vmap(result.target.log_prob)(z) - jax.vmap(result.q.log_prob)(z), float)
     assert diagnosis.k_hat == pytest.approx(psis(log_w).k_hat, rel=1e-3, abs=1e-3)
     true_evidence = np.log(2 * np.pi * np.sqrt(1 - 0.95**2))

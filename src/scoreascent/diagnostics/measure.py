@@ -60,6 +60,8 @@ class Measured:
         tail: the shape of the heaviest tail of their states: from ½ on it has no variance.
         unseen: the share of the posterior's second moment, along rays, that lies further out than
             any state of the chains; 0 without chains.
+        lacking: the share of a variance that q lacks by draws that are wider than it, beyond noise;
+            0 where chains have moves of their own.
         far_mass: the share of its mass, along rays, at ten to a hundred times the size of q.
         least_log_q: log q at the state of the chains that is furthest out; without chains, at the
             furthest draw of q.
@@ -108,6 +110,7 @@ class Measured:
     narrowest: float
     tail: float
     unseen: float
+    lacking: float
     far_mass: float
     least_log_q: float
     spacing: float
@@ -327,15 +330,17 @@ def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any
     particles = run.method.particles(run.state.eta)
     if particles is None or seen is None:
         least = float(np.min(log_probs(run.q, sample(key, run.q, MAX_ROWS))))
-        return {"unseen": 0.0, "far_mass": 0.0, "spacing": 0.0, "least_log_q": least}
+        nothing = dict.fromkeys(("unseen", "lacking", "far_mass", "spacing"), 0.0)
+        return {**nothing, "least_log_q": least}
     log_p = np.asarray(particles.log_p)
     log_p = log_p[np.isfinite(log_p)]
     spacing = float(np.median(np.spacing(np.abs(log_p)))) if log_p.size else 0.0
     least = seen.least_log_q
-    found = {**look_along_rays(run, key, least), "spacing": spacing, "least_log_q": least}
+    lacking = 0.0
     if run.method.is_independent:
-        found["unseen"] = max(found["unseen"], look_wider(run, jax.random.fold_in(key, 1)))
-    return found
+        lacking = look_wider(run, jax.random.fold_in(key, 1))
+    rays = look_along_rays(run, key, least)
+    return {**rays, "lacking": lacking, "spacing": spacing, "least_log_q": least}
 
 
 # -- iterates --------------------------------------------------------------------------------------

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 RAYS = 64
 NEAR_POINTS, FAR_POINTS = 24, 24  # of each ray: within the size of q, and further out
-WIDE_DRAWS, FREEDOM = 4096, 3.0  # of a Student-t about q
+WIDE_DRAWS, MORE_WIDE_DRAWS, FREEDOM = 4096, 16_384, 3.0  # of a Student-t about q
 MIN_EFFECTIVE = 400  # of them, by their weights
+SUSPICIOUS = 0.05  # of a variance
 NOISES = 2.0  # standard errors of a variance that are taken for noise
 FURTHEST = 100.0  # times the size of q
 
@@ -72,31 +73,42 @@ def look_wider(run: Run, key: PRNGKeyArray) -> float:
 
     Rays see what is far in most directions. Draws of a Student-t with the means and the spread of q
     go far in all of them, and by their weights say what the variances are, if not in too many
-    dimensions: where few of them count, nothing is said.
+    dimensions: where few of them count, nothing is said. If the first of them raise a suspicion,
+    more are drawn.
     """
+    lacks, noise = _lacking(run, key, WIDE_DRAWS)
+    if np.max(lacks - noise, initial=0.0) < SUSPICIOUS:
+        return 0.0
+    lacks, noise = _lacking(run, jax.random.fold_in(key, 1), MORE_WIDE_DRAWS)
+    return float(np.max(lacks - NOISES * noise, initial=0.0))
+
+
+def _lacking(run: Run, key: PRNGKeyArray, n: int) -> tuple[Numbers, Numbers]:
+    """Return which shares of the variances q lacks, by n wide draws, and how well they know it."""
     dim, dtype = run.target.dim, run.q.mean.dtype
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, sd = (np.asarray(x, np.float64) for x in (run.q.mean, run.q.sd))
-    draws = np.asarray(sample(key, run.q, WIDE_DRAWS), np.float64)
-    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, WIDE_DRAWS))
+    draws = np.asarray(sample(key, run.q, n), np.float64)
+    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, n))
     z = (mean + stretch[:, None] * (draws - mean)).astype(dtype)
     centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
     square = _distance(centre - log_probs(run.q, z)) ** 2
     log_p = log_probs(run.target, z)
     log_w = np.where(impossible(log_p), -np.inf, log_p)
     log_w = log_w + 0.5 * (FREEDOM + dim) * np.log1p(square / FREEDOM)
+    nothing = np.zeros(dim), np.zeros(dim)
     if not np.any(np.isfinite(log_w)):
-        return 0.0
+        return nothing
     w = np.exp(log_w - logsumexp(log_w))
     if 1 / np.sum(w**2) < MIN_EFFECTIVE:
-        return 0.0
+        return nothing
     z = z.astype(np.float64)
     away = (z - w @ z) ** 2
     variance = w @ away
-    noise = np.sqrt(w**2 @ (away / variance - 1) ** 2)
     with np.errstate(all="ignore"):
-        lacks = 1 - np.exp(NOISES * noise) * sd**2 / variance
-    return float(np.max(np.nan_to_num(lacks), initial=0.0))
+        ratio = sd**2 / variance
+        noise = ratio * np.sqrt(w**2 @ (away / variance - 1) ** 2)
+    return np.nan_to_num(1 - ratio), np.nan_to_num(noise)
 
 
 def _distance(fall: Any) -> Any:

@@ -34,6 +34,7 @@ MAX_INVALID = 0.01
 MAX_TAIL = 0.5  # a tail of shape ½ has no variance; estimates are off by about 0.1
 MAX_UNSEEN = 0.04  # of the second moment: a standard deviation is then off by 2 %
 MAX_UNSEEN_BY_PROPOSALS = 0.03
+MAX_LACKING = 0.08  # of a variance: a standard deviation is then off by 4 %
 MAX_FAR_MASS = 0.1  # further out than ten times the size of q; a proper posterior has none there
 MAX_SPACING = 0.05  # nats; acceptance is then off by a few per cent
 MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
@@ -192,6 +193,18 @@ def unseen_mass(m: Measured) -> Finding | None:
             f"{m.unseen:.0%} of the posterior's second moment lies further from the centre of q "
             "than any chain has been: heavy tails, or a wide part around a narrow one",
             "gradient moves such as Cycle(IMH(), HMC()), more steps, or a Student-t family",
+        )
+    return None
+
+
+def too_narrow(m: Measured) -> Finding | None:
+    """Wider draws than q's see a variance that q does not have, and its chains could not see."""
+    if m.lacking > MAX_LACKING:
+        return Finding(
+            UNSEEN,
+            f"by draws that are wider than q, it lacks {m.lacking:.0%} of a variance, which chains "
+            "of its own proposals cannot see",
+            "gradient moves such as Cycle(IMH(), HMC()), or a Student-t family",
         )
     return None
 
@@ -377,6 +390,7 @@ RULES: tuple[Rule, ...] = (
     several_modes,
     heavy_tails,
     unseen_mass,
+    too_narrow,
     strayed,
     rule_not_met,
     undefined,
