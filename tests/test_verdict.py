@@ -13,8 +13,8 @@ import pytest
 
 import scoreascent as sa
 from scoreascent.diagnostics.psis import psis
-from scoreascent.diagnostics.weights import sample
 from scoreascent.diagnostics.rules import GOOD, LONGER, NO_MOMENTS, STUCK, UNSEEN, WEIGH
+from scoreascent.diagnostics.weights import sample
 from scoreascent.models.bnn import BNN
 from tests.registry import quick_rows
 from tests.stats import Z_MAX, z_score
