@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +113,41 @@ def volatility_data() -> Data:
     return {"y": np.exp((-0.4 + np.array(h)) / 2) * rng.normal(size=500)}
 
 
+def _volatility_of_noise(p: Any, data: Any) -> Any:
+    """The same with the steps of the AR(1) as parameters."""
+    phi = p["phi"]
+    prior = normal(p["mu"], 0, 2) + normal(p["sigma"], 0, 0.5) + normal(p["noise"])
+    prior += 19 * jnp.log(phi) + jnp.log1p(-phi)
+    x = _filtered(phi, p["noise"])
+    return prior + normal(data["y"], 0, jnp.exp((p["mu"] + p["sigma"] * x) / 2))
+
+
+def _filtered(phi: Any, noise: Any) -> Any:
+    """x_t = φ x_{t−1} + noise_t, begun in the stationary law."""
+    first = noise.at[0].divide(jnp.sqrt(1 - phi**2))
+    join = lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1])  # noqa: E731
+    return jax.lax.associative_scan(join, (jnp.full_like(first, phi), first))[1]
+
+
+def _volatility_noise_target() -> Target:
+    data = {name: rounded(x) for name, x in volatility_data().items()}
+    params = {**SERIES_ABOVE, "noise": reals(500)}
+    return Target(_volatility_of_noise, params=params, data=data)
+
+
+def _x_of_noise(z: NDArray[Any]) -> NDArray[Any]:
+    """From mu, noise, phi, sigma, the last two without bounds, to mu, phi, sigma, x."""
+    phi, noise = 1 / (1 + np.exp(-z[:, 501])), z[:, 1:501]
+    x = np.empty_like(noise)
+    x[:, 0] = noise[:, 0] / np.sqrt(1 - phi**2)
+    for t in range(1, 500):
+        x[:, t] = phi * x[:, t - 1] + noise[:, t]
+    return np.concatenate([z[:, :1], z[:, 501:], x], axis=1)
+
+
+SERIES_ABOVE = {"mu": REAL, "phi": Param(constraints.unit_interval), "sigma": POSITIVE}
+
+
 # -- a process -------------------------------------------------------------------------------------
 
 POINTS = 300
@@ -144,8 +180,9 @@ def process_data() -> Data:
 def _process_of_waves(p: Any, data: Any) -> Any:
     """The same process as a sum of sines, whose number leaves out nothing that rounding keeps."""
     length = jnp.exp(p["log_length"])
-    spectrum = jnp.sqrt(2 * jnp.pi) * length * jnp.exp(-0.5 * (length * data["frequency"]) ** 2)
-    smooth = data["waves"] @ (jnp.sqrt(spectrum) * p["wave"])
+    height = jnp.exp(-0.25 * (length * data["frequency"]) ** 2)  # root of the spectral density
+    height *= (2 * jnp.pi) ** 0.25 * jnp.sqrt(length)
+    smooth = data["waves"] @ (height * p["wave"])
     f = jnp.exp(p["log_amplitude"]) * (smooth + np.sqrt(JITTER) * p["rough"])
     prior = _process_prior(p) + normal(p["wave"]) + normal(p["rough"])
     return prior + poisson_log(data["y"], p["mean"] + f)
@@ -171,8 +208,8 @@ def _raw_of_waves(z: NDArray[Any]) -> NDArray[Any]:
     square = (x[:, None] - x) ** 2
     above, rough, wave = z[:, :3], z[:, 3 : POINTS + 3], z[:, POINTS + 3 :]
     length = np.exp(above[:, 1:2])
-    spectrum = np.sqrt(2 * np.pi) * length * np.exp(-0.5 * (length * frequency) ** 2)
-    f = (np.sqrt(spectrum) * wave) @ waves.T + np.sqrt(JITTER) * rough
+    height = (2 * np.pi) ** 0.25 * np.sqrt(length) * np.exp(-0.25 * (length * frequency) ** 2)
+    f = (height * wave) @ waves.T + np.sqrt(JITTER) * rough
     raw = np.empty_like(f)
     for i, size in enumerate(length[:, 0]):
         kernel = np.exp(-0.5 * square / size**2) + JITTER * np.eye(POINTS)
@@ -223,7 +260,8 @@ CURVES: dict[str, LargeModel] = {
         "stochastic volatility over 500 times",
         volatility,
         volatility_data,
-        {"mu": REAL, "phi": Param(constraints.unit_interval), "sigma": POSITIVE, "x": reals(500)},
+        {**SERIES_ABOVE, "x": reals(500)},
+        detour=Detour(_volatility_noise_target, _x_of_noise),
     ),
     "latent-gp": LargeModel(
         303,

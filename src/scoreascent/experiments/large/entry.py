@@ -28,8 +28,7 @@ class Detour:
 
 @dataclass(frozen=True, eq=False)
 class LargeModel:
-    """A posterior of many dimensions: `density(params, data)`, or of a vector if there is no
-    `params`.
+    """A posterior of many dimensions, `density(params, data)`; of a vector without `params`.
 
     What is `held_out` is not looked at while the library's defaults are chosen. `exact` gives means
     and sds where they are known; `detour` is how the reference is sampled where the model itself is
