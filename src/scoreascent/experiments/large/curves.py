@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 from scipy.interpolate import BSpline
 from scipy.linalg import solve_triangular
 
+from scoreascent._structs import x64
 from scoreascent.experiments.large.densities import cauchy, normal, poisson_log
 from scoreascent.experiments.large.entry import Data, Detour, LargeModel, rounded
 from scoreascent.experiments.large.hierarchies import POSITIVE, REAL, reals
@@ -21,26 +22,72 @@ from scoreascent.target import Target
 # -- splines ---------------------------------------------------------------------------------------
 
 KNOTS = 40
+SLOPE_UNIT = 0.05  # of a walk, from one coefficient to the next
+TYPICAL_BEND = np.array([0.002, 0.002])  # of the mean and of the log sd
 
 
 def splines(p: Any, data: Any) -> Any:
     """A mean and a log sd that are smooth curves: B-splines, random walks of second order."""
-    mean, log_sd = data["basis"] @ p["mean"], data["basis"] @ p["log_sd"]
-    prior = normal(p["tau"], 0, jnp.array([1.0, 0.3]))
-    for walk, tau, first in ((p["mean"], p["tau"][0], 2.0), (p["log_sd"], p["tau"][1], 1.5)):
-        prior += normal(walk[:2], 0, first) + normal(walk[2:] - 2 * walk[1:-1] + walk[:-2], 0, tau)
+    walks = (p["mean"], p["log_sd"])
+    prior = normal(_bends(walks[0]), 0, p["tau"][0]) + normal(_bends(walks[1]), 0, p["tau"][1])
+    return prior + _splines_rest(p, walks, data)
+
+
+def _bends(walk: Any) -> Any:
+    return walk[2:] - 2 * walk[1:-1] + walk[:-2]
+
+
+def _splines_rest(p: Any, walks: tuple[Any, Any], data: Any) -> Any:
+    prior = normal(jnp.log(p["tau"]), jnp.log(TYPICAL_BEND), 0.5) - jnp.sum(jnp.log(p["tau"]))
+    prior += normal(walks[0][:2], 0, 3) + normal(walks[1][:2], 0, 1.5)
+    mean, log_sd = (data["basis"] @ walk for walk in walks)
     return prior + normal(data["y"], mean, jnp.exp(log_sd))
 
 
 def splines_data() -> Data:
-    """133 readings of a crash: quiet, then violent, then calming down; more where it happens."""
+    """133 readings along a curve that bends slowly, of which the later ones are less exact."""
     rng = np.random.default_rng(21)
-    x = np.sort(np.concatenate([rng.random(60), 0.2 + 0.4 * rng.random(73)]))
+    x = np.sort(rng.random(133))
     knots = np.concatenate([np.zeros(3), np.linspace(0, 1, KNOTS - 2), np.ones(3)])
     basis = BSpline.design_matrix(x, knots, 3).toarray()
-    mean = -2.0 * np.exp(-0.5 * ((x - 0.35) / 0.08) ** 2) + np.exp(-0.5 * ((x - 0.55) / 0.1) ** 2)
-    sd = np.exp(-2.5 + 2.0 / (1 + np.exp(-30 * (x - 0.25))) - 1.0 * np.maximum(x - 0.5, 0))
-    return {"basis": basis, "y": mean + sd * rng.normal(size=len(x))}
+    mean = 0.5 + 1.5 * x - 1.2 * x**2
+    return {"basis": basis, "y": mean + np.exp(-0.7 + 1.2 * x) * rng.normal(size=len(x))}
+
+
+def _splines_of_bends(p: Any, data: Any) -> Any:
+    """The same by a level, a slope and all bends, non-centred, in units that starts can be of."""
+    tau = TYPICAL_BEND * p["tau"]
+    walks = _walk(p["mean"], tau[0]), _walk(p["log_sd"], tau[1])
+    bends = normal(p["mean"][2:]) + normal(p["log_sd"][2:])
+    return bends + _splines_rest({"tau": tau}, walks, data)
+
+
+def _walk(parts: Any, tau: Any) -> Any:
+    """A random walk of second order from its level, slope and bends, along the last axis."""
+    first, step = parts[..., :1], SLOPE_UNIT * parts[..., 1:2]
+    steps = jnp.concatenate([step, step + tau * jnp.cumsum(parts[..., 2:], -1)], -1)
+    return jnp.concatenate([first, first + jnp.cumsum(steps, -1)], -1)
+
+
+def _bends_target() -> Target:
+    data = {name: rounded(x) for name, x in splines_data().items()}
+    return Target(_splines_of_bends, params=SPLINE_PARAMS, data=data)
+
+
+def _walks_of_bends(z: NDArray[Any]) -> NDArray[Any]:
+    """From the parts of both walks and relative bends to the walks and the bends."""
+    log_sd, mean, log_tau = z[:, :KNOTS], z[:, KNOTS:-2], z[:, -2:] + np.log(TYPICAL_BEND)
+    tau = np.exp(log_tau)
+    with x64():
+        walks = _walk(log_sd, tau[:, 1:]), _walk(mean, tau[:, :1])
+        return np.concatenate([*map(np.asarray, walks), log_tau], axis=1)
+
+
+SPLINE_PARAMS = {
+    "log_sd": reals(KNOTS),
+    "mean": reals(KNOTS),
+    "tau": Param(constraints.positive, (2,)),
+}
 
 
 # -- coefficients ----------------------------------------------------------------------------------
@@ -228,11 +275,8 @@ CURVES: dict[str, LargeModel] = {
         "splines for a mean and a log sd, neighbours correlated by up to 0.999",
         splines,
         splines_data,
-        {
-            "log_sd": reals(KNOTS),
-            "mean": reals(KNOTS),
-            "tau": Param(constraints.positive, (2,)),
-        },
+        SPLINE_PARAMS,
+        detour=Detour(_bends_target, _walks_of_bends),
     ),
     "factors-regression": LargeModel(
         1000,

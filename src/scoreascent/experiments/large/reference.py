@@ -54,7 +54,7 @@ class Settings:
 
 # where the usual way would be slow, or wrong
 SPECIAL: dict[str, dict[str, Any]] = {
-    "splines": {"dense": True},
+    "splines": {"dense": True, "accept": 0.95},
     "horseshoe-200": {"accept": 0.98},
     "state-space": {"accept": 0.95},
 }
