@@ -28,7 +28,7 @@ class Settings:
     seeds: int = 3
 
 
-QUICK = Settings(("splines",), ("nuts",), 1)
+QUICK = Settings(("slopes",), ("scoreascent", "nuts"), 1)
 
 
 def cells(

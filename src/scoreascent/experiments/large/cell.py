@@ -23,6 +23,7 @@ from scoreascent.experiments.large.reference import Reference, load
 # What a method may answer when a posterior is too much for it; anything else is a mistake of ours.
 REFUSALS = (ValueError, RuntimeError, FloatingPointError)
 LONGEST_NOTE = 200  # in letters
+MODULE = "scoreascent.experiments.large.cell"
 
 
 def measure(model: str, method: str, seed: int) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def row(seen: Seen, known: Reference) -> dict[str, Any]:
 
 def in_its_own_process(model: str, method: str, seed: int, seconds: float) -> dict[str, Any] | None:
     """Measure in a fresh process; None if it would take longer than so many seconds."""
-    call = [sys.executable, "-m", __spec__.name, model, method, str(seed)]
+    call = [sys.executable, "-m", MODULE, model, method, str(seed)]
     timeout = None if math.isinf(seconds) else max(seconds, 0.0)
     try:
         done = subprocess.run(call, capture_output=True, text=True, timeout=timeout, check=False)

@@ -189,7 +189,7 @@ def sample(name: str, settings: Settings) -> tuple[NDArray[Any], dict[str, int]]
         sampler.warmup(key, init_params=first, extra_fields=fields, collect_warmup=True)
         warmup = gradients = int(np.sum(sampler.get_extra_fields()["num_steps"]))
         divergent = 0
-        draws, block = [], 0.0
+        block, draws = 0.0, list[NDArray[Any]]()
         while not draws or sum(d.shape[1] for d in draws) < settings.draws:
             if draws and time.monotonic() - begun + block > settings.seconds:
                 break
