@@ -12,11 +12,11 @@ from numpyro.distributions import constraints
 from scipy.interpolate import BSpline
 from scipy.linalg import solve_triangular
 
+from scoreascent import Param
 from scoreascent._structs import x64
 from scoreascent.experiments.large.densities import cauchy, normal, poisson_log
 from scoreascent.experiments.large.entry import Data, Detour, LargeModel, rounded
 from scoreascent.experiments.large.hierarchies import POSITIVE, REAL, reals
-from scoreascent.model import Param
 from scoreascent.target import Target
 
 # -- splines ---------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
+from scoreascent import Param
 from scoreascent.experiments.large.densities import bernoulli_logit, cauchy, normal, poisson_log
 from scoreascent.experiments.large.entry import Data, Detour, LargeModel, rounded
-from scoreascent.model import Param
 from scoreascent.target import Target
 
 POSITIVE = Param(constraints.positive)

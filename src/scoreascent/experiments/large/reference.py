@@ -185,6 +185,7 @@ def sample(name: str, settings: Settings) -> tuple[NDArray[Any], dict[str, int]]
         )
         key, start = jax.random.split(jax.random.key(settings.seed))
         first = jax.random.uniform(start, (settings.chains, target.dim), minval=-2.0, maxval=2.0)
+        first = first if settings.chains > 1 else first[0]  # NumPyro's way
         fields = ("num_steps", "diverging")
         sampler.warmup(key, init_params=first, extra_fields=fields, collect_warmup=True)
         warmup = gradients = int(np.sum(sampler.get_extra_fields()["num_steps"]))
