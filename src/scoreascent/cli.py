@@ -159,6 +159,35 @@ def verdict(
     )
 
 
+@bench.command()
+def large(
+    model: Annotated[list[str] | None, typer.Option(help="only this model (repeat)")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="scoreascent, nuts or nuts-dense (repeat)")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="fits of each model by each method")] = 3,
+    quick: Annotated[bool, typer.Option(help="one model, one seed")] = False,
+    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    out: Annotated[Path | None, typer.Option(help="run folder; runs/large if none")] = None,
+    jobs: Annotated[int, typer.Option(help="processes; the clock is true with one")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+) -> None:
+    """Compare with NUTS on posteriors of 80 to 2000 dimensions: errors, gradients, cold time."""
+    experiment = _load("experiments.registry").known("large", "bench")
+    if not (quick or draw):
+        with _told_in_one_line():
+            experiment = _load("experiments.experiment").with_seeds(experiment, seeds)
+    _run_or_draw(
+        experiment,
+        out,
+        quick,
+        draw,
+        {"jobs": jobs, "minutes": minutes},
+        only_models=tuple(model or ()),
+        only_methods=tuple(method or ()),
+    )
+
+
 # -- what the commands share -----------------------------------------------------------------------
 
 

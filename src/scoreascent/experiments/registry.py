@@ -8,6 +8,7 @@ from typing import Literal
 from scoreascent.experiments import drawing, figure1, figure2
 from scoreascent.experiments.accuracy.bench import ACCURACY
 from scoreascent.experiments.experiment import Experiment
+from scoreascent.experiments.large.bench import LARGE
 from scoreascent.experiments.regression import LAYOUT, PARTS, Table
 from scoreascent.experiments.table_bnn import TABLE as BNN
 from scoreascent.experiments.table_gp import TABLE as GP
@@ -54,6 +55,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         _of_table(GP, "Gaussian processes"),
         ACCURACY,
         VERDICT,
+        LARGE,
     )
 }
 
