@@ -48,7 +48,7 @@ def look_along_rays(run: Run, key: PRNGKeyArray, least_log_q: float) -> dict[str
     size = np.sqrt(dim) + 5.0
     centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
     log_q = log_probs(run.q, draws.astype(run.q.mean.dtype))
-    direction = (draws - mean) / _distance(centre - log_q)[:, None]
+    direction = (draws - mean) / run.q.radius(centre - log_q)[:, None]
     t = np.concatenate(
         [
             np.linspace(0, size, NEAR_POINTS + 1)[1:],
@@ -61,7 +61,7 @@ def look_along_rays(run: Run, key: PRNGKeyArray, least_log_q: float) -> dict[str
     if not np.any(np.isfinite(log_p)):
         return {"unseen": 0.0, "far_mass": 0.0}
     shell = log_p + (dim - 1) * np.log(t) + np.log(np.gradient(t))
-    seen = float(_distance(centre - least_log_q))
+    seen = float(run.q.radius(centre - least_log_q))
     return {
         "unseen": _share(shell + 2 * np.log(t), t > max(seen, t[0])),
         "far_mass": _share(shell, t > np.sqrt(FURTHEST) * size),
@@ -88,11 +88,11 @@ def _lacking(run: Run, key: PRNGKeyArray, n: int) -> tuple[Numbers, Numbers]:
     dim, dtype = run.target.dim, run.q.mean.dtype
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, sd = (np.asarray(x, np.float64) for x in (run.q.mean, run.q.sd))
-    draws = np.asarray(sample(key, run.q, n), np.float64)
-    stretch = np.sqrt(FREEDOM / rng.chisquare(FREEDOM, n))
-    z = (mean + stretch[:, None] * (draws - mean)).astype(dtype)
+    draws = np.asarray(sample(key, run.q, n))
     centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
-    square = _distance(centre - log_probs(run.q, z)) ** 2
+    radius = run.q.radius(centre - log_probs(run.q, draws))
+    square = FREEDOM * rng.chisquare(dim, n) / rng.chisquare(FREEDOM, n)
+    z = (mean + (np.sqrt(square) / radius)[:, None] * (draws - mean)).astype(dtype)
     log_p = log_probs(run.target, z)
     log_w = np.where(impossible(log_p), -np.inf, log_p)
     log_w = log_w + 0.5 * (FREEDOM + dim) * np.log1p(square / FREEDOM)
@@ -109,14 +109,6 @@ def _lacking(run: Run, key: PRNGKeyArray, n: int) -> tuple[Numbers, Numbers]:
         ratio = sd**2 / variance
         noise = ratio * np.sqrt(w**2 @ (away / variance - 1) ** 2)
     return np.nan_to_num(1 - ratio), np.nan_to_num(noise)
-
-
-def _distance(fall: Any) -> Any:
-    """Return the distance from the mean, in units of q, at which log q has fallen by so much.
-
-    For a Gaussian that is Mahalanobis' distance; other families are taken for one.
-    """
-    return np.sqrt(np.maximum(2 * fall, 1e-12))
 
 
 def _share(log_mass: Numbers, where: Any) -> float:

@@ -78,6 +78,13 @@ class Family(ABC):
         average = lambda x: jnp.asarray(x.mean(0, np.float64).astype(x.dtype))  # noqa: E731
         return jax.tree.map(lambda x: average(np.asarray(x)), self)
 
+    def radius(self, fall: Any) -> Any:
+        """Return how far from the mean, in units of q, log q has fallen by so many nats.
+
+        For a Gaussian that is Mahalanobis' distance, and the default takes q for one.
+        """
+        return np.sqrt(np.maximum(2 * fall, 1e-12))
+
     def describe(self) -> str:
         """Name the family, for a person."""
         return type(self).__name__

@@ -111,6 +111,11 @@ class StudentT(Located):
         log_scale = jnp.sum(jnp.log(self.scale)) + self.dim * _log_norm(self.df, 1)
         return -0.5 * (self.df + 1) * jnp.sum(jnp.log1p(noise**2 / self.df)) - log_scale
 
+    def radius(self, fall: Any) -> Any:
+        """Return the distance, in scales, along a diagonal; it is shorter along an axis."""
+        each = np.expm1(2 * np.maximum(fall, 1e-12) / (self.dim * (self.df + 1)))
+        return np.sqrt(self.dim * self.df * each)
+
     def match(
         self, z: Float[Array, "n d"], weight: Float[Array, " n"], rate: Float[Array, ""] | float
     ) -> StudentT:
@@ -206,6 +211,14 @@ class FullRankStudentT(Located):
         noise = solve_triangular(tril, z - self.loc, lower=True)
         log_scale = jnp.sum(jnp.log(jnp.diagonal(tril))) + _log_norm(self.df, self.dim)
         return -0.5 * (self.df + self.dim) * jnp.log1p(jnp.sum(noise**2) / self.df) - log_scale
+
+    def radius(self, fall: Any) -> Any:
+        """Return ‖L⁻¹(z − loc)‖ where log q has fallen by so many nats."""
+        return np.sqrt(self.df * np.expm1(2 * np.maximum(fall, 1e-12) / (self.df + self.dim)))
+
+    def describe(self) -> str:
+        """Name the family, for a person."""
+        return f"{type(self).__name__} with {self.df:g} degrees of freedom"
 
     def match(
         self, z: Float[Array, "n d"], weight: Float[Array, " n"], rate: Float[Array, ""] | float

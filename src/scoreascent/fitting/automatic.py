@@ -1,7 +1,8 @@
 """`fit(target)`: a few rules that choose everything, say what they chose, and judge the outcome.
 
 1. Start: Gaussians at what eight searches find (`laplace`), unless `q0` is given.
-2. Family: full-rank up to 200 dimensions, rank 20 plus a diagonal beyond.
+2. Family: full-rank up to 200 dimensions, rank 20 plus a diagonal beyond; from the second stage on
+   a multivariate Student-t, where the chains' states are likelier under one (`tails`).
 3. Chains: 128, or 2d if that is more, up to 512; 64 for a low-rank family; more of them, by
    (0.1/tolerance)², if a smaller tolerance is asked for.
 4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
@@ -30,13 +31,14 @@ from scoreascent._batches import log_probs
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
-from scoreascent.families import Family, FullRank, MeanField
+from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField
 from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace
 from scoreascent.fitting.stopping import Converged
+from scoreascent.fitting.tails import heavier
 from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
 from scoreascent.methods import pmcsa
 from scoreascent.run import TOLERANCE, Start
@@ -89,6 +91,8 @@ def fit(given: Arguments) -> Result:
         )
         if given.stop is None and stage.stop is not None:
             result = _told_by(result, rule)
+        if isinstance(result.q, FullRankStudentT):  # steps do not fit its degrees of freedom
+            result = replace(result, q=_student(result) or result.q)
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
         diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
         cost = cost.plus(diagnosis.challenge_count)
@@ -101,7 +105,7 @@ def fit(given: Arguments) -> Result:
         assert next_kernel is not None
         kernel = next_kernel
         say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
-        stage = _next_stage(stage, result, kernel)
+        stage = _next_stage(stage, result, kernel, say)
         if given.stop is None and stage.stop is not None:
             stage = replace(stage, stop=_stricter(rule, diagnosis))
     return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
@@ -147,12 +151,30 @@ def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> 
     return WITH_CARE if kernel == WITH_GRADIENTS and not more else kernel
 
 
-def _next_stage(stage: Arguments, result: Result, kernel: Kernel) -> Arguments:
+def _next_stage(stage: Arguments, result: Result, kernel: Kernel, say: Say) -> Arguments:
     """Return the arguments of a stage at the fitted q, with the chains where they are."""
     start = stage.start or Start(result.q, (), (0.0,), 1, True, (0, 0))
-    start = replace(start, q=result.q, z=result.state.eta.z, before=start.first_q)
+    q = _family(result, say)
+    start = replace(start, q=q, z=result.state.eta.z, before=start.first_q)
     n = result.method.chains
-    return replace(stage, method=pmcsa(n, kernel), q=result.q, start=start)
+    return replace(stage, method=pmcsa(n, kernel), q=q, start=start)
+
+
+def _family(result: Result, say: Say) -> Family:
+    """Return the q of the next stage: a Student-t if the chains' late states are likelier there."""
+    student = _student(result) if type(result.q) is FullRank else None
+    if student is None:
+        return result.q
+    say(f"family: {student.describe()}, under which the chains' states are likelier")
+    return student
+
+
+def _student(result: Result) -> FullRankStudentT | None:
+    """Return the Student-t of the chains' late states, if one is likelier than a Gaussian."""
+    states, dim = result.states, result.q.dim
+    if states is None or states.shape[-1] != dim:
+        return None
+    return heavier(np.asarray(states).reshape(-1, dim))
 
 
 def _first_rule(given: Arguments) -> Converged:
