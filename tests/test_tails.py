@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 import scoreascent as sa
 from scoreascent.diagnostics.rays import look_along_rays, look_wider
 from scoreascent.diagnostics.rules import GOOD
-from scoreascent.fitting import tails
+from scoreascent.fitting import automatic, tails
 from scoreascent.fitting.tails import heavier
 
 
@@ -100,3 +101,36 @@ def test_an_automatic_fit_turns_to_a_student_where_it_fits() -> None:
     assert result.diagnosis is not None
     assert result.diagnosis.verdict == GOOD
     np.testing.assert_allclose(result.q.sd, np.sqrt(2.0), rtol=0.1)
+
+
+def _seen(z: Any, density: Any) -> Any:
+    """Return the run of a short fit of a density whose chains' late states were z."""
+    target = sa.Target(density, dim=z.shape[-1])
+    q = sa.FullRank.standard(z.shape[-1])
+    run = sa.fit(target, sa.pmcsa(4), q0=q, steps=1, progress=False)
+    return replace(run, states=jnp.asarray(z[None]))
+
+
+def test_a_student_must_fit_where_it_is_likelier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A narrow part in a wide one has heavy tails for a Gaussian, and is no Student-t."""
+    rng = np.random.default_rng(3)
+    width = np.where(rng.uniform(size=(8000, 1)) < 0.5, 0.1, 1.0)
+    z = (width * rng.normal(size=(8000, 2))).astype(np.float32)
+
+    def parts(z: Any) -> Any:
+        r2 = jnp.sum(z**2)
+        return jnp.logaddexp(-50.0 * r2 - 2 * jnp.log(0.1), -0.5 * r2)
+
+    run = _seen(z, parts)
+    assert heavier(z) is not None
+    assert automatic._student(run) is None
+    monkeypatch.setattr(automatic, "MAX_MISFIT", np.inf)  # the mutant that does not ask
+    assert automatic._student(run) is not None
+
+
+def test_a_student_that_fits_is_taken() -> None:
+    z = student(4.0, 8000, 3).astype(np.float32)
+    run = _seen(z, lambda z: -0.5 * (4.0 + 3) * jnp.log1p(jnp.sum(z**2) / 4.0))
+    found = automatic._student(run)
+    assert found is not None
+    assert found.df in (3.5, 4.0, 5.0)

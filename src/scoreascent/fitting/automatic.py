@@ -62,6 +62,8 @@ WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a 
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
 MARGIN, MAX_FINER = 1.3, 2.0  # times smaller a tolerance than is needed, and at most, in the next
+MAX_MISFIT = 0.25  # nats, of log π/q at the chains' states: above, q has not their shape
+MAX_WEIGHED = 2000  # states that tell
 KNOWN = 0.3  # of the tolerance: so well must averaged means and log sds be known
 
 Say = Callable[[str], None]
@@ -170,11 +172,17 @@ def _family(result: Result, say: Say) -> Family:
 
 
 def _student(result: Result) -> FullRankStudentT | None:
-    """Return the Student-t of the chains' late states, if one is likelier than a Gaussian."""
+    """Return the Student-t of the chains' late states, if one fits, and better than a Gaussian."""
     states, dim = result.states, result.q.dim
     if states is None or states.shape[-1] != dim:
         return None
-    return heavier(np.asarray(states).reshape(-1, dim))
+    z = np.asarray(states).reshape(-1, dim)
+    student = heavier(z)
+    if student is None:
+        return None
+    z = z[:: max(1, len(z) // MAX_WEIGHED)]
+    log_w = log_probs(result.target, z) - log_probs(student, z)
+    return student if float(np.std(log_w)) <= MAX_MISFIT else None
 
 
 def _first_rule(given: Arguments) -> Converged:
