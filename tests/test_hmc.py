@@ -27,7 +27,7 @@ from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 
 def fly(kernel: sa.HMC, target: sa.Target, q: Any, z: Any, p: Any, size: float, count: int) -> Any:
-    return quick_jit(lambda z, p: kernel._fly(target, q, z, p, size, jnp.int32(count)))(z, p)
+    return quick_jit(lambda z, p: kernel._fly(target, q, sa.Point(z, jnp.zeros(())), p, size, jnp.int32(count)))(z, p)
 
 
 @functools.partial(quick_jit, static_argnums=0)

@@ -90,7 +90,7 @@ def _float_dtype(q: Family) -> Any:
     return jnp.result_type(*jax.tree.leaves(q))
 
 
-@functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "keep"))
+@functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "keep", "slopes"))
 def run_chunk(
     target: Target,
     method: Method,
@@ -99,11 +99,12 @@ def run_chunk(
     state: State,
     n: Int[Array, ""],
     keep: int = 0,
+    slopes: bool = False,
 ) -> tuple[State, Trace, Any]:
     """Do n iterations; their trace is in the first n of `CHUNK_ROWS` rows.
 
     With `keep`, which n must not exceed then, the points of each are in the first n of so many
-    rows. n is a traced number: one program serves every length, so where a run is cut, by the
+    rows, with `slopes` followed by the gradients there. n is a traced number: one program serves every length, so where a run is cut, by the
     progress bar, a checkpoint or Ctrl-C, cannot change its bits.
     """
 
@@ -111,24 +112,31 @@ def run_chunk(
         return advance(target, method, update, state)
 
     step = _replicated(once, replicate, 1)
-    points = kept_points(method, state) if keep else jnp.zeros(0)
+    points = kept_points(method, state, slopes) if keep else jnp.zeros(0)
     blank = blank_trace(state, CHUNK_ROWS), jnp.zeros((keep, *points.shape), points.dtype)
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
         state, rows = carry[0], carry[1:]
         state, row = step(state, target)
-        kept = rows[1].at[i].set(kept_points(method, state)) if keep else rows[1]
+        kept = rows[1].at[i].set(kept_points(method, state, slopes)) if keep else rows[1]
         return state, jax.tree.map(lambda rows, r: rows.at[i].set(r), rows[0], row), kept
 
     return jax.lax.fori_loop(0, n, body, (state, *blank))  # type: ignore[no-any-return]
 
 
-def kept_points(method: Method, state: State) -> Float[Array, "n k"]:
-    """Return where the points are, in only some coordinates of very many; none of the ELBO's."""
+def kept_points(method: Method, state: State, slopes: bool = False) -> Float[Array, "n k"]:
+    """Return where the points are, in only some coordinates of very many; none of the ELBO's.
+
+    With `slopes` the gradients that the kernel keeps follow in each row.
+    """
     points = method.particles(state.eta)
     if points is None:
         return jnp.zeros((0, 0))
-    return points.z[:, kept_coordinates(points.z.shape[-1])]
+    at = kept_coordinates(points.z.shape[-1])
+    if not slopes:
+        return points.z[:, at]
+    assert points.gradient is not None
+    return jnp.concatenate([points.z[:, at], points.gradient[:, at]], axis=1)
 
 
 def coordinates(dim: int) -> np.ndarray[Any, Any]:

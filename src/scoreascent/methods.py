@@ -83,6 +83,10 @@ class Method(ABC):
         """Return how often `steps` steps evaluate the target, given η at their end."""
         return Count(0, 0)
 
+    def afresh(self, eta: Any, taken: int) -> Any:
+        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
+        return eta
+
 
 @dataclass(frozen=True, repr=False)
 class ScoreAscent(Config, Method):
@@ -141,6 +145,10 @@ class ScoreAscent(Config, Method):
     def evaluations(self, eta: Particles, steps: int) -> Count:
         """Return how often `steps` steps evaluate the target."""
         return self.moves.evaluations(eta, steps)
+
+    def afresh(self, eta: Particles, taken: int) -> Particles:
+        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
+        return self.moves.afresh(eta, taken)
 
 
 @dataclass(frozen=True, repr=False)

@@ -55,6 +55,7 @@ class Convergence(NamedTuple):
     moves: float = math.inf  # how often each chain moved in the late windows
     skipped: float = 0.0  # the share of late updates that were skipped
     stands_still: bool = False  # whether q did not move at all
+    looks: int | None = None  # how often the rule was asked, if seldom
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,11 @@ class Run:
     def steps(self) -> int:
         """The iterations that were done."""
         return int(np.max(np.asarray(self.state.step)))
+
+
+def rests_on_chains(run: Run) -> bool:
+    """Tell whether the fit was ended by a rule that asks the chains' own states, and seldom."""
+    return run.convergence is not None and run.convergence.looks is not None
 
 
 def check_single(run: Run) -> None:

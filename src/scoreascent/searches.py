@@ -134,6 +134,7 @@ def first_points(
     searches: int,
     initial: Any,
     cost: Cost,
+    boxes: tuple[float, ...] = BOX_SIZES,
 ) -> list[Vector]:
     """Return where the searches begin: places that were given, then boxes and the model's own."""
     given = _given_points(target, initial)
@@ -142,7 +143,7 @@ def first_points(
         own: Any = None
         if i % MODEL_EVERY == MODEL_EVERY - 1:
             own = target.initial(jax.random.fold_in(key, i))
-        box = BOX_SIZES[i % len(BOX_SIZES)]
+        box = boxes[i % len(boxes)]
         points.append(rng.uniform(-box, box, target.dim) if own is None else np.asarray(own))
         shrinks.append(True)
     for round_ in range(MAX_ROUNDS):
@@ -153,7 +154,7 @@ def first_points(
                     f"initial: the log density or its gradient is not finite at the place {i} of "
                     f"{len(given)}; give places inside the support"
                 )
-            box = BOX_SIZES[i % len(BOX_SIZES)] * SHRINK**round_  # nearer and nearer to the origin
+            box = boxes[i % len(boxes)] * SHRINK**round_  # nearer and nearer to the origin
             points[i] = rng.uniform(-box, box, target.dim)
         if not lost:
             break

@@ -184,6 +184,26 @@ def moment_matching(rate: Any = None) -> MomentMatching:
     return MomentMatching(rate)
 
 
+@dataclass(frozen=True, repr=False)
+class Still(Config, Update):
+    """q stands still in the compiled loop; a stopping rule sets it between chunks."""
+
+    def init(self, q: Family) -> Any:
+        """Nothing."""
+        return ()
+
+    def step(
+        self, method: Method, target: Target, q: Family, eta: Any, memory: Any
+    ) -> tuple[Family, Any, Float[Array, ""], Float[Array, ""]]:
+        """Return q as it is, and the objective there."""
+        loss = method.objective(target, q, eta)
+        return q, memory, loss, jnp.zeros_like(loss)
+
+    def average(self, mean: Any, q: Any, eta: Any, count: Int[Array, ""]) -> Any:
+        """Return the mean as it is."""
+        return mean
+
+
 # One object, so that every fit that takes the default shares one compiled loop.
 DEFAULT = gradient(optax.adam(1e-2))
 

@@ -174,6 +174,26 @@ def tail_shapes(x: Float[np.ndarray, "n k"]) -> Any:
     return np.array([tail_shape(c) if ok else -np.inf for c, ok in zip(x.T, finite)])
 
 
+def largest_error(target: Target, states: Any, limit: float) -> float:
+    """Return the largest standard error of the mean or sd of a model's own scalar, in its sds.
+
+    `states` are (times, chains, d). Scalars whose tails are too heavy for an sd do not count.
+    """
+    times, n, dim = states.shape
+    most = max(MIN_SUMMARISED, min(MAX_STATES, MAX_NUMBERS // count_scalars(target)))
+    states = states[::-1][:: -(-times * n // most)]
+    worst = 0.0
+    for array in _named(target, jnp.asarray(states.reshape(-1, dim))).values():
+        x = np.asarray(array, np.float64).reshape(*states.shape[:2], -1)
+        with np.errstate(all="ignore"):
+            error = np.fmax(*moment_errors(x)) / x.std((0, 1))
+        for i in np.flatnonzero(error > limit):
+            if tail_shape(x[..., i].ravel()) > MAX_SHOWN_TAIL:
+                error[i] = 0.0
+        worst = max(worst, float(np.max(np.nan_to_num(error, posinf=0.0), initial=0.0)))
+    return worst
+
+
 def moment_errors(x: Float[np.ndarray, "times chains k"]) -> tuple[Any, Any]:
     """Return the standard errors of means and sds over chains that move independently.
 

@@ -20,7 +20,7 @@ from scoreascent.diagnostics.weights import sample, weigh
 from scoreascent.families import Family
 from scoreascent.loop import advance, coordinates
 from scoreascent.methods import Method
-from scoreascent.run import Run
+from scoreascent.run import Run, rests_on_chains
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -247,7 +247,8 @@ def _seen_late(run: Run, at: np.ndarray[Any, Any]) -> Seen | None:
     """
     n = run.method.chains
     enough = 2 * run.target.dim if run.method.is_independent else MIN_LATE_CHAINS
-    if run.status != "converged" or run.states is None or n < enough:
+    ended = run.status == "converged" and n >= enough
+    if run.states is None or not (ended or rests_on_chains(run)):
         return None
     states = np.asarray(run.states)[:, -n:]
     whole = states.shape[-1] == run.target.dim

@@ -19,12 +19,12 @@ from scoreascent.diagnostics.draws import (
     tail_shapes,
 )
 from scoreascent.diagnostics.weights import Weighed
-from scoreascent.run import Run
+from scoreascent.run import Run, rests_on_chains
 
 MAX_K = 0.7  # k̂ up to which weighted draws of q tell what the posterior's moments are
 # So many standard errors make an error that is hardly ever exceeded. A rule that ends a run when
 # they are small ends it when the chains have just not been far out, by chance, so more are needed
-# where q is not near enough to vouch for the chains.
+# where q is not near enough to vouch for the chains, unless that rule asks only a few times.
 STANDARD_ERRORS, STANDARD_ERRORS_ALONE = 3.5, 5.0
 MIN_WORTH = 0.5  # of a draw of q in draws of π, if q is to vouch
 NOISES = 2.0  # standard errors of a difference that are taken for noise
@@ -53,7 +53,7 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
     rows = summarise(run, source)
     if source == "chains":
         near = weighed.k_hat <= MAX_K and weighed.worth >= MIN_WORTH
-        times = STANDARD_ERRORS if near else STANDARD_ERRORS_ALONE
+        times = STANDARD_ERRORS if near or rests_on_chains(run) else STANDARD_ERRORS_ALONE
         return {"gap": 0.0, **_worst_error(rows, times), "numbers": tuple(rows)}
     most = max(MIN_SUMMARISED, MAX_NUMBERS // max(1, count_scalars(run.target)))
     names, x = _columns(run, weighed.z[:most])

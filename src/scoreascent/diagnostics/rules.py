@@ -46,7 +46,7 @@ MAX_STAY = 0.02  # of the chains' time
 MIN_NARROWEST = -0.7  # chains that mix differ by up to 0.45 in spread, trapped ones by 0.9 and more
 MIN_USUAL_ACCEPTANCE = 0.5  # of proposals; a stay of 20 steps is then no chance
 # What chains with moves of their own must show to be believed where weights cannot be
-MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 1500
+MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 400
 
 
 class Finding(NamedTuple):

@@ -26,7 +26,7 @@ from scoreascent.diagnostics.rules import (
     judge,
     promise,
 )
-from scoreascent.run import Run, check_single
+from scoreascent.run import Run, check_single, rests_on_chains
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -65,8 +65,9 @@ def diagnose(
     """Look at a fit from all sides, and judge it; see `Result.diagnose`."""
     check_single(run)
     draws = check_count("draws", draws, 100)
-    if steps is None:  # a rule that was met has looked at late iterates already
-        steps = 0 if run.status == "converged" else max(MAX_ROWS, run.steps // 5)
+    if steps is None:  # a rule that was met, or that asks the chains alone, has looked already
+        looked = run.status == "converged" or rests_on_chains(run)
+        steps = 0 if looked else max(MAX_ROWS, run.steps // 5)
     else:
         steps = check_count("steps", steps, 20)
     key_draw, key_chain = jax.random.split(as_key(key))

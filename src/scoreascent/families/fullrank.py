@@ -74,6 +74,20 @@ class FullRank(Gaussian):
         check_fit({"cov": 2 * mean.shape}, mean=mean, cov=tril)
         return cls(mean, raw_of(tril))
 
+    @classmethod
+    def from_factor(cls, mean: Any, tril: Any) -> FullRank:
+        """The member with this mean and this Cholesky factor of the covariance matrix.
+
+        >>> q = FullRank.from_factor([0.0, 1.0], [[1.0, 0.0], [0.6, 0.8]])
+        >>> [[round(float(c), 5) for c in row] for row in q.cov]
+        [[1.0, 0.6], [0.6, 1.0]]
+        """
+        mean, tril = vector("mean", mean), matrix("tril", tril)
+        check_fit({"tril": 2 * mean.shape}, mean=mean, tril=tril)
+        if known(tril) and not np.all(np.diagonal(np.asarray(tril)) > 0):
+            raise ValueError("tril must have a positive diagonal")
+        return cls(mean, raw_of(tril))
+
     @property
     def sd(self) -> Float[Array, " d"]:
         """The standard deviation of every coordinate."""

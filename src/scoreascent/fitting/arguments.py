@@ -12,6 +12,7 @@ import jax
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family
+from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import Replicate, State, Trace, first_q
 from scoreascent.methods import Method
@@ -42,7 +43,7 @@ class Arguments:
     steps: int | None
     key: PRNGKeyArray
     average: bool | float
-    stop: Converged | None
+    stop: Converged | Ladder | None
     tolerance: float
     progress: bool
     checkpoint: Path | None

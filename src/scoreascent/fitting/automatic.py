@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from rich.console import Console
 
 from scoreascent._batches import log_probs
 from scoreascent.diagnostics.measure import sd_growth
+from scoreascent.diagnostics.numbers import STANDARD_ERRORS
 from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
 from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField
@@ -36,7 +37,8 @@ from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.result import DivergenceError, Result
-from scoreascent.fitting.starts import laplace
+from scoreascent.fitting.ladder import Ladder
+from scoreascent.fitting.starts import climbed, laplace
 from scoreascent.fitting.stopping import Converged
 from scoreascent.fitting.tails import heavier
 from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
@@ -45,7 +47,7 @@ from scoreascent.run import TOLERANCE, Start
 from scoreascent.schedules import Decay
 from scoreascent.searches import MAX_FULL_RANK, flat_direction, has_gradient
 from scoreascent.target import Target
-from scoreascent.update import DEFAULT, Update, moment_matching
+from scoreascent.update import DEFAULT, Still, Update, moment_matching
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -59,6 +61,11 @@ MIN_WORTH_TO_STAY = 0.85  # below it, what is not known well is not known from p
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
+# In many dimensions chains move by themselves, by trajectories of several lengths
+ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True)
+MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
+LADDER_CHAINS, LADDER_STEPS = 16, 5120
+FAR_AWAY = 1000.0  # for an sd, where none is known
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
 MARGIN, MAX_FINER = 1.3, 2.0  # times smaller a tolerance than is needed, and at most, in the next
@@ -80,8 +87,8 @@ def fit(given: Arguments) -> Result:
 
     key_start, key_fit, key_judge = jax.random.split(given.key, 3)
     differentiable = has_gradient(given.target)
-    stage, kernel = _first_stage(given, key_start, say)
-    rule = _first_rule(given)
+    stage, kernel = _first_stage(given, differentiable, key_start, say)
+    rule = stage.stop if isinstance(stage.stop, Ladder) else _first_rule(given)
     cost = Count(0, 0) if stage.start is None else Count(*stage.start.evaluations)
     for number in range(1, MAX_STAGES + 1):
         result = _fit(
@@ -91,7 +98,7 @@ def fit(given: Arguments) -> Result:
                 checkpoint=_stage_path(given.checkpoint, number),
             )
         )
-        if given.stop is None and stage.stop is not None:
+        if given.stop is None and isinstance(rule, Converged) and stage.stop is not None:
             result = _told_by(result, rule)
         if isinstance(result.q, FullRankStudentT):  # steps do not fit its degrees of freedom
             result = replace(result, q=_student(result) or result.q)
@@ -108,7 +115,7 @@ def fit(given: Arguments) -> Result:
         kernel = next_kernel
         say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
         stage = _next_stage(stage, result, kernel, say)
-        if given.stop is None and stage.stop is not None:
+        if given.stop is None and isinstance(rule, Converged) and stage.stop is not None:
             stage = replace(stage, stop=_stricter(rule, diagnosis))
     return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
 
@@ -116,8 +123,12 @@ def fit(given: Arguments) -> Result:
 # -- stages ----------------------------------------------------------------------------------------
 
 
-def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Arguments, Kernel]:
+def _first_stage(
+    given: Arguments, differentiable: bool, key: PRNGKeyArray, say: Say
+) -> tuple[Arguments, Kernel]:
     """Return the arguments of the first stage, and its kernel."""
+    if differentiable and _is_for_chains(given):
+        return _ladder(given, key, say), ON_THEIR_OWN
     start, q = _start(given, key, say)
     n = _chains(q, given.tolerance)
     kernel: Kernel = PROPOSALS_ALONE
@@ -140,8 +151,36 @@ def _first_stage(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Argumen
     return stage, kernel
 
 
+def _is_for_chains(given: Arguments) -> bool:
+    """Tell whether nothing was asked for and independent proposals would hardly be accepted."""
+    asked = (given.start, given.q, given.update, given.stop, given.average or None)
+    nothing = all(x is None for x in asked)
+    return nothing and MIN_LADDER <= given.target.dim <= MAX_LADDER
+
+
+def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
+    """Return the arguments of a fit by chains that move by themselves."""
+    n = _more(given.tolerance) * LADDER_CHAINS
+    start = climbed(given.target, key, n)
+    _check_proper(given.target, start.q.mean, FAR_AWAY * np.ones(given.target.dim))
+    kept = f"{start.kept} of {len(start.elbo)} short searches kept"
+    say(f"start: {kept}; chains begin where these ended")
+    say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")
+    say(f"kernel: {ON_THEIR_OWN!r}, for many dimensions")
+    say(f"chains: {n}")
+    say("update: from states and gradients, each time the number of steps has doubled")
+    stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS)
+    steps = LADDER_STEPS if given.steps is None else given.steps
+    method = pmcsa(n, ON_THEIR_OWN)
+    return replace(
+        given, method=method, q=start.q, start=start, update=Still(), steps=steps, stop=stop
+    )
+
+
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:
     """Return the kernel of the next stage; None if there should be none."""
+    if kernel == ON_THEIR_OWN:
+        return None
     worth = diagnosis.ess / diagnosis.draws
     enough = worth >= (MIN_WORTH if diagnosis.verdict == GOOD else MIN_WORTH_TO_STAY)
     enough = enough and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
@@ -242,14 +281,19 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
     if not has_gradient(given.target):
         return None, _without_gradient(given.target, say)
     start = laplace(given.target, key)
-    if flat := flat_direction(given.target, start.q.mean, start.q.sd):
+    _check_proper(given.target, start.q.mean, start.q.sd)
+    say(f"start: {start}")
+    say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")
+    return start, start.q
+
+
+def _check_proper(target: Target, mean: Any, sd: Any) -> None:
+    """Refuse a density that does not fall far out."""
+    if flat := flat_direction(target, mean, sd):
         raise ValueError(
             f"{flat}: it is constant there, or the posterior improper; give proper priors, or q0 "
             "if this is meant"
         )
-    say(f"start: {start}")
-    say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")
-    return start, start.q
 
 
 def _without_gradient(target: Target, say: Say) -> Family:
@@ -266,10 +310,14 @@ def _without_gradient(target: Target, say: Say) -> Family:
 
 def _chains(q: Family, tolerance: float) -> int:
     """Return how many chains there are: more of them if more is asked for."""
-    more = int(np.clip(np.ceil((TOLERANCE / tolerance) ** 2), 1, MAX_MORE_CHAINS))
     if q.is_sparse:
-        return more * SPARSE_CHAINS
-    return more * int(np.clip(32 * -(-2 * q.dim // 32), MIN_CHAINS, MAX_CHAINS))
+        return _more(tolerance) * SPARSE_CHAINS
+    return _more(tolerance) * int(np.clip(32 * -(-2 * q.dim // 32), MIN_CHAINS, MAX_CHAINS))
+
+
+def _more(tolerance: float) -> int:
+    """Return how many times more chains there are, if more is asked for."""
+    return int(np.clip(np.ceil((TOLERANCE / tolerance) ** 2), 1, MAX_MORE_CHAINS))
 
 
 def _update(q: Family, n: int) -> Update:

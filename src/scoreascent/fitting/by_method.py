@@ -18,7 +18,7 @@ from scoreascent.fitting.host import Hook, Saver, Setup, replications_first
 from scoreascent.fitting.host import run as run_on_host
 from scoreascent.fitting.provenance import density_at_fixed_points, describe, versions
 from scoreascent.fitting.result import DivergenceError, Result
-from scoreascent.fitting.stopping import Watch, blank_windows
+from scoreascent.fitting.stopping import Watch
 from scoreascent.kernels import Places
 from scoreascent.loop import Average, State, blank_trace, check_start, first_state
 from scoreascent.run import Start
@@ -45,10 +45,10 @@ def fit(given: Arguments) -> Result:
     # a state that is given needs no first one, only its shapes
     first = begin() if given.state is None else jax.eval_shape(begin)
     identity = describe(given.target, method, update, q, average_from, given.count, given.key)
-    state, windows = given.state, None
+    state, windows = given.state, None  # type: tuple[Any, Any]
     if stop is not None:
-        identity["average"] = f"windows of {stop.every} steps"
-        windows = blank_windows(stop, method, first, given.count is not None)
+        identity["average"] = stop.averages
+        windows = stop.blank(method, first, given.count is not None)
         if state is not None:
             state = state._replace(average=Average(state.step, state.q))
             windows = windows._replace(origin=np.asarray(np.max(state.step), np.int64))
@@ -66,7 +66,8 @@ def fit(given: Arguments) -> Result:
     _check_state(state, first, steps)
 
     saver = Saver(given.checkpoint, given.checkpoint_every, identity)
-    hook, watch = Hook(given.callback, given.callback_every), Watch(stop, method, windows)
+    hook = Hook(given.callback, given.callback_every)
+    watch = Watch(None, method, None) if stop is None else stop.watch(method, windows, given.target)
     began = time.perf_counter()
     state, trace, status = run_on_host(
         setup, state, trace, steps, given.progress, saver, hook, watch

@@ -13,7 +13,8 @@ import numpy as np
 
 from scoreascent._progress import Bar, catch_interrupt
 from scoreascent.fitting import checkpoint as files
-from scoreascent.fitting.stopping import Watch, Windows
+from scoreascent.fitting.ladder import Climb
+from scoreascent.fitting.stopping import Watch
 from scoreascent.loop import CHUNK_ROWS, Replicate, State, Trace, run_chunk
 from scoreascent.methods import Method
 from scoreascent.run import Status
@@ -42,7 +43,7 @@ def run(
     progress: bool,
     saver: Saver,
     hook: Hook,
-    watch: Watch,
+    watch: Watch | Climb,
 ) -> tuple[State, Trace, Status | tuple[Status, ...]]:
     """Run chunks until `steps`, with the host's work between them."""
     done, parts = int(np.max(np.asarray(state.step))), [trace]
@@ -55,14 +56,16 @@ def run(
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         if done < steps:
             run_chunk(
-                *setup, state, jnp.int32(0), watch.keep
+                *setup, state, jnp.int32(0), watch.keep, watch.slopes
             )  # compiles, so that the clock times iterations
         if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
             ended = "stopped"
         while done < steps and ended == "max_steps":
             n = min(size, steps - done, hook.room(done), watch.room(done))
             clock = time.perf_counter()
-            state, rows, points = run_chunk(*setup, state, jnp.int32(n), watch.keep)
+            state, rows, points = run_chunk(
+                *setup, state, jnp.int32(n), watch.keep, watch.slopes
+            )
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
             size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))
@@ -137,7 +140,7 @@ class Saver:
         self._path, self._every, self._identity = path, every, identity
         self._last = time.monotonic()
 
-    def save(self, state: State, parts: list[Trace], windows: Windows | None, force: bool) -> None:
+    def save(self, state: State, parts: list[Trace], windows: Any, force: bool) -> None:
         """Write the file if it is time, or if `force` says so."""
         if self._path is None or not (force or time.monotonic() - self._last >= self._every):
             return

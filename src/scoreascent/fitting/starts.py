@@ -42,6 +42,10 @@ PATH_PLACES = 8  # places of a path that are looked at if its end is no good
 MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as one
 MIN_MASS = np.exp(-5.0)  # a place with a smaller share of the best one's mass may be dropped
 MIN_VARIANCE = 0.02  # unless, times its squared distance in sds, it is at least this
+NEAR_BOX = (2.0,)  # where short searches begin, in every coordinate
+SHORT_CLIMB = 60  # gradients of a short search
+MAX_BELOW = 10.0  # nats a dimension, of where one ends below the best
+FIRST_SCALE = 0.1  # of q, before the chains have told it anything
 MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
 
 
@@ -81,6 +85,37 @@ def laplace(
     return _chosen(target, found, cost)
 
 
+def climbed(target: Target, key: PRNGKeyArray | int = 0, chains: int = 16) -> Start:
+    """Where as many short searches end, one for each chain: on their way up, not at the top.
+
+    In many dimensions a mode is far from where the mass is, and its curvature costs more than it
+    tells. A few dozen steps of L-BFGS bring each chain to where it can find its own way; chains
+    that came from different places and still agree have forgotten where they began.
+
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
+    >>> start = climbed(target)
+    >>> start.z.shape, bool(jnp.all(jnp.abs(start.z - 3) < 1))
+    ((16, 2), True)
+    """
+    key, cost = as_key(key), Cost()
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    first = first_points(target, key, rng, chains, None, cost, NEAR_BOX)
+    paths, gradients = climb(target, first, blank_home(target), plain_unit(target.dim), SHORT_CLIMB)
+    ends = [(path.log_p[-1], path.z[-1]) for path in paths if np.isfinite(path.log_p[-1])]
+    if not ends:
+        raise ValueError(_nowhere(target))
+    ends.sort(key=lambda end: -end[0])
+    fair = [z for log_p, z in ends if log_p >= ends[0][0] - MAX_BELOW * target.dim]
+    z = np.stack([fair[i % len(fair)] for i in range(chains)])
+    q = FullRank.from_factor(
+        as_default(np.median(z, 0)), as_default(FIRST_SCALE * np.eye(target.dim))
+    )
+    count = (cost.densities, cost.gradients + gradients)
+    heights = tuple(float(log_p) for log_p, _ in ends)
+    return Start(q, as_default(z), heights, len(fair), True, count)
+
+
 def pathfinder(
     target: Target, key: PRNGKeyArray | int = 0, searches: int = 4, initial: Any = None
 ) -> Start:
@@ -112,13 +147,7 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     """Return the best of what the searches found, and whether it is one place."""
     found.sort(key=lambda g: -g.elbo)
     if not np.isfinite(found[0].elbo):
-        holes = [np.isnan(x).any() for x in map(np.asarray, jax.tree.leaves(target.data))
-                 if x.dtype.kind == "f"]  # fmt: skip
-        why = "data holds NaN, so look there first" if any(holes) else "check log_density for NaN"
-        raise ValueError(
-            "no search found a place around which the target's log density is finite; give q0 "
-            f"where the posterior has mass, or {why}"
-        )
+        raise ValueError(_nowhere(target))
     kept = [g for g in found if _matters(g, found[0])]
     elbos = tuple(g.elbo for g in found)
     weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), MIN_SHARE)
@@ -127,6 +156,17 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     agree = all(_is_one_place(target, kept[0], g, cost) for g in kept[1:])
     q = _family(kept, weights / weights.sum(), target.dim)
     return Start(q, as_default(z), elbos, len(kept), agree, (cost.densities, cost.gradients))
+
+
+def _nowhere(target: Target) -> str:
+    """Say that no search found anything."""
+    leaves = map(np.asarray, jax.tree.leaves(target.data))
+    holes = [np.isnan(x).any() for x in leaves if x.dtype.kind == "f"]
+    why = "data holds NaN, so look there first" if any(holes) else "check log_density for NaN"
+    return (
+        "no search found a place around which the target's log density is finite; give q0 "
+        f"where the posterior has mass, or {why}"
+    )
 
 
 def _matters(g: Found, best: Found) -> bool:

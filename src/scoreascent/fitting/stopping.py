@@ -34,6 +34,7 @@ from scoreascent.families import Family
 from scoreascent.loop import CHUNK_ROWS, Average, State, Trace, kept_points
 from scoreascent.methods import Method
 from scoreascent.run import Convergence
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -83,6 +84,19 @@ class Converged(Config):
                 f"windows must be an integer ≥ 4 and ≤ {MAX_WINDOWS // 4}, got {windows}"
             )
         object.__setattr__(self, "windows", windows)
+
+    @property
+    def averages(self) -> str:
+        """What is averaged, in words."""
+        return f"windows of {self.every} steps"
+
+    def blank(self, method: Method, state: State, many: bool) -> Windows:
+        """Return no windows yet, of a run that is or begins in this state."""
+        return blank_windows(self, method, state, many)
+
+    def watch(self, method: Method, windows: Windows, target: Target) -> Watch:
+        """Return the rule at work."""
+        return Watch(self, method, windows)
 
     def complaints(self, seen: Convergence) -> list[str]:
         """Say why the rule is not met, in words; nothing if it is."""
@@ -148,6 +162,8 @@ class Watch:
     What it does depends on the iteration number and the iterates alone, so that progress bars,
     callbacks and checkpoints, which cut the run elsewhere, change nothing.
     """
+
+    slopes = False  # whether gradients are kept beside the points
 
     def __init__(self, rule: Converged | None, method: Method, windows: Windows | None) -> None:
         self.rule, self.windows = rule, windows

@@ -26,17 +26,27 @@ class Point(NamedTuple):
     log_p: Float[Array, "*batch"]
 
 
+class Slope(NamedTuple):
+    """One state of a chain whose kernel keeps the gradient of the log density there too."""
+
+    z: Float[Array, "*batch d"]
+    log_p: Float[Array, "*batch"]
+    gradient: Float[Array, "*batch d"]
+
+
 class Particles(NamedTuple):
     """The η of Proposition 1: n points with weights that sum to one.
 
     `tuning` is what an adaptive kernel has learnt so far: a step size, a proposal. It travels with
-    the points, so that a resumed run goes on as it would have; most kernels have none.
+    the points, so that a resumed run goes on as it would have; most kernels have none. `gradient`
+    is that of the log density at each point, for a kernel that keeps it.
     """
 
     z: Float[Array, "n d"]
     log_p: Float[Array, " n"]
     weight: Float[Array, " n"]
     tuning: Any = None
+    gradient: Float[Array, "n d"] | None = None
 
 
 class Info(NamedTuple):
@@ -89,6 +99,10 @@ class Kernel(ABC):
 
         return jax.lax.scan(transition, point, keys)[1]  # type: ignore[no-any-return]
 
+    def prepare(self, target: Target, point: Point) -> Point | Slope:
+        """Return a first state with all that the kernel keeps of one; most keep no more."""
+        return point
+
     # -- kernels that learn --------------------------------------------------------------------
 
     def first_tuning(self, q: Family) -> Any:
@@ -103,6 +117,10 @@ class Kernel(ABC):
 
     def retune(self, tuning: Any, seen: Any, points: Point) -> Any:
         """Return the next tuning, from the chains' average of what was seen and where they are."""
+        return tuning
+
+    def afresh(self, tuning: Any, taken: int) -> Any:
+        """Return a tuning that learns as if after so many steps, for a q that was changed."""
         return tuning
 
     # -- what the automatic fit and the verdict ask --------------------------------------------

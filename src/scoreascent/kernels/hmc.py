@@ -18,6 +18,7 @@ from scoreascent.kernels.base import (
     Count,
     Info,
     Point,
+    Slope,
     accept,
     metropolis_probability,
 )
@@ -33,15 +34,22 @@ JITTER = 0.4
 SHORT_STEPS_SHARE, SHORTEST_STEP = 0.1, 1 / 32
 
 
+# Where trajectories have several lengths, these follow each other by turns of the golden section,
+# which are spread evenly whichever the number of steps.
+TURN = 0.6180339887498949
+
+
 class StepSize(NamedTuple):
     """A learnt step size, how many steps taught it, and the gradients of a chain meanwhile.
 
-    Of the transitions of one step, such as those of `Sequential`, one is counted.
+    Of the transitions of one step, such as those of `Sequential`, one is counted. `age` counts all
+    steps; `taken` may begin anew where q was changed.
     """
 
     log: Float[Array, ""]
     taken: Int[Array, ""]
     gradients: Int[Array, ""]
+    age: Int[Array, ""]
 
 
 class Flight(NamedTuple):
@@ -50,6 +58,7 @@ class Flight(NamedTuple):
     z: Float[Array, " d"]
     momentum: Float[Array, " k"]
     log_p: Float[Array, ""]
+    gradient: Float[Array, " d"]
     invalid: Int[Array, ""]
 
 
@@ -59,30 +68,42 @@ class HMC(Config, Adaptive):
 
     With q's affine map z = μ + L x, momentum is a standard normal vector in the space of x, so q's
     covariance L Lᵀ is the inverse mass matrix. `length` is that of a trajectory in units of q's
-    standard deviations (π/2 forgets a Gaussian that q matches), cut to `max_steps` leapfrog steps.
+    standard deviations (π/2 forgets a Gaussian that q matches), cut to `max_steps` leapfrog steps,
+    or two lengths between which trajectories vary from step to step. With `hurry` the first ones
+    are shorter: 8 leapfrog steps, then 0.8 times the number of steps taken, up to `max_steps`.
 
     Without `step_size`, one is learnt for all chains: log ε moves by t^−0.6 (a − `acceptance`), a
     the chains' mean acceptance probability, so what is learnt vanishes and the limit is right.
 
-    One gradient of p at the start and one for each leapfrog step.
+    One gradient of p for each leapfrog step; chains of `Parallel` keep that of their state, others
+    take one more at the start.
 
     >>> HMC()
     HMC()
     """
 
-    length: float = 1.5
+    length: float | tuple[float, float] = 1.5
     step_size: float | None = None
     acceptance: float = 0.9
     max_steps: int = 24
+    hurry: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", check_count("max_steps", self.max_steps, 1))
-        if not 0 < (self.length or 0) < float("inf"):
-            raise ValueError(f"length must be positive and finite, got {self.length!r}")
+        lengths = self._lengths
+        if len(lengths) != 2 or not 0 < (lengths[0] or 0) <= (lengths[1] or 0) < float("inf"):
+            raise ValueError(
+                f"length must be positive and finite, or two such numbers, got {self.length!r}"
+            )
         if self.step_size is not None and not 0 < self.step_size < float("inf"):
             raise ValueError(
                 f"step_size must be positive and finite, or None to learn it, got "
                 f"{self.step_size!r}"
+            )
+        if self.step_size is not None and isinstance(self.length, tuple):
+            raise ValueError(
+                f"length: two of them, {self.length!r}, need a step size that is learnt, but "
+                f"step_size is {self.step_size!r}"
             )
         if not 0 < self.acceptance < 1:
             raise ValueError(
@@ -93,7 +114,12 @@ class HMC(Config, Adaptive):
         """Return a step of d^(−1/4), the rate at which it must shrink with dimension."""
         if self.step_size is not None:
             return None
-        return StepSize(jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / -4, jnp.int32(0), jnp.int32(0))
+        log = jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / -4
+        return StepSize(log, jnp.int32(0), jnp.int32(0), jnp.int32(0))
+
+    def prepare(self, target: Target, point: Point) -> Slope:
+        """Return a first state with the gradient there."""
+        return Slope(*point, jax.grad(target.log_prob)(point.z).astype(point.z.dtype))
 
     def retune(self, tuning: StepSize | None, seen: Any, points: Point) -> StepSize | None:
         """Return a longer step if more was accepted than asked for, a shorter one if less."""
@@ -101,46 +127,68 @@ class HMC(Config, Adaptive):
             return None
         rate = (tuning.taken + 1).astype(tuning.log.dtype) ** -0.6
         log = tuning.log + rate * (seen.astype(tuning.log.dtype) - self.acceptance)
-        gradients = tuning.gradients + self._leaps(jnp.exp(tuning.log)) + 1
-        return StepSize(log, tuning.taken + 1, gradients)
+        at_start = 0 if isinstance(points, Slope) else 1
+        gradients = tuning.gradients + self._leaps(jnp.exp(tuning.log), tuning) + at_start
+        return StepSize(log, tuning.taken + 1, gradients, tuning.age + 1)
+
+    def afresh(self, tuning: StepSize | None, taken: int) -> StepSize | None:
+        """Return a tuning that learns as if after so many steps, for a q that was changed."""
+        return None if tuning is None else tuning._replace(taken=np.int32(taken))
 
     def reach(self, tuning: StepSize | None) -> float:
         """Return the length of a trajectory of `max_steps` steps, as a share of `length`."""
         if tuning is None:
             return 1.0
-        return min(1.0, float(np.exp(np.asarray(tuning.log))) * self.max_steps / self.length)
+        mean = sum(self._lengths) / 2
+        return min(1.0, float(np.exp(np.asarray(tuning.log))) * self.max_steps / mean)
 
     def evaluations(self, tuning: StepSize | None, steps: int) -> Count:
         """Return the gradients that were counted; with a step size of its own, those it implies."""
         if tuning is None:
-            return Count(0, steps * (int(self._leaps(jnp.asarray(self.step_size))) + 1))
+            return Count(0, steps * (int(self._leaps(jnp.asarray(self.step_size), None)) + 1))
         return Count(0, int(tuning.gradients))
 
-    def _leaps(self, size: Float[Array, ""]) -> Int[Array, ""]:
+    @property
+    def _lengths(self) -> tuple[Any, ...]:
+        return self.length if isinstance(self.length, tuple) else (self.length, self.length)
+
+    def _leaps(self, size: Float[Array, ""], tuning: StepSize | None) -> Int[Array, ""]:
         """Return the leapfrog steps of a trajectory, the same for all chains."""
-        return jnp.clip(jnp.ceil(self.length / size), 1, self.max_steps).astype(jnp.int32)
+        shortest, longest = self._lengths
+        length, most = longest, self.max_steps
+        if tuning is not None:
+            turn = jnp.mod(tuning.age.astype(size.dtype) * TURN, 1.0)
+            length = shortest + (longest - shortest) * turn
+            if self.hurry:
+                most = jnp.clip(0.8 * tuning.age, min(8, most), most)  # type: ignore[assignment]
+        return jnp.clip(jnp.ceil(length / size), 1, most).astype(jnp.int32)
 
     def tuned_step(
         self,
         key: PRNGKeyArray,
         target: Target,
         q: Family,
-        point: Point,
+        point: Any,
         tuning: StepSize | None,
-    ) -> tuple[Point, Info, Any]:
+    ) -> tuple[Any, Info, Any]:
         """Follow one trajectory, and accept its end or not."""
         dtype = point.z.dtype
         size = self._size(q, tuning).astype(dtype)
-        count = self._leaps(size)
+        count = self._leaps(size, tuning)
         key_noise, key_jitter, key_accept = jax.random.split(key, 3)
         size = size * _jitter(key_jitter, dtype)
         momentum = materialise(_base_normal(key_noise, q))
-        end = self._fly(target, q, point.z, momentum, size, count)
+        end = self._fly(target, q, point, momentum, size, count)
         log_p = end.log_p.astype(point.log_p.dtype)
         energy = (self._kinetic(momentum) - self._kinetic(end.momentum)).astype(log_p.dtype)
         probability = metropolis_probability(log_p - point.log_p + energy)
         probability = jnp.where(jnp.all(jnp.isfinite(end.z)), probability, 0.0)
-        moved = accept(key_accept, probability, Point(end.z, log_p), point)
+        proposed: Any = Point(end.z, log_p)
+        if isinstance(point, Slope):
+            # without its gradient no trajectory could begin there
+            probability = jnp.where(jnp.all(jnp.isfinite(end.gradient)), probability, 0.0)
+            proposed = Slope(end.z, log_p, end.gradient)
+        moved = accept(key_accept, probability, proposed, point)
         return moved, Info(probability, end.invalid), probability
 
     def _size(self, q: Family, tuning: StepSize | None) -> Float[Array, ""]:
@@ -163,32 +211,38 @@ class HMC(Config, Adaptive):
         self,
         target: Target,
         q: Family,
-        z: Float[Array, " d"],
+        point: Point | Slope,
         momentum: Float[Array, " k"],
         size: Float[Array, ""],
         count: Int[Array, ""],
     ) -> Flight:
         """Make leapfrog steps: half a kick, then drift and whole kicks, the last one halved.
 
-        The gradient stands once in the program, for the compiler's sake: turn 0 does not drift.
+        The gradient stands once in the program, for the compiler's sake: turn 0 does not drift, and
+        is left out where the gradient is known.
         """
         forwards, backwards = self._maps(q)
 
         def leap(i: Any, carry: Any) -> Any:
-            z, p, _, invalid = carry
+            z, p, _, _, invalid = carry
             z = jnp.where(i == 0, z, z + size * forwards(p))
             log_p, gradient = jax.value_and_grad(target.log_prob)(z)
             bad = impossible(log_p) & (i > 0)
             # where the trajectory itself ran away, the density was not asked at a point of ℝᵈ
             invalid = invalid + (bad & jnp.all(jnp.isfinite(z)))
             kick = jnp.where((i == 0) | (i == count), 0.5 * size, size)
-            return z, p + kick * backwards(gradient), log_p, invalid
+            return z, p + kick * backwards(gradient), log_p, gradient.astype(z.dtype), invalid
 
-        log_p = jnp.zeros((), jax.eval_shape(target.log_prob, z).dtype)
-        start = (z, momentum, log_p, jnp.int32(0))
-        z, p, log_p, invalid = jax.lax.fori_loop(0, count + 1, leap, start)
+        log_p = jnp.zeros((), jax.eval_shape(target.log_prob, point.z).dtype)
+        first = 0
+        gradient = jnp.zeros_like(point.z)
+        if isinstance(point, Slope):
+            first, gradient = 1, point.gradient
+            momentum = momentum + 0.5 * size * backwards(gradient)
+        start = (point.z, momentum, log_p, gradient, jnp.int32(0))
+        z, p, log_p, gradient, invalid = jax.lax.fori_loop(first, count + 1, leap, start)
         log_p = jnp.where(impossible(log_p), -jnp.inf, log_p)
-        return Flight(z, p, log_p, invalid)
+        return Flight(z, p, log_p, gradient, invalid)
 
     def _kinetic(self, p: Float[Array, " k"]) -> Float[Array, ""]:
         return 0.5 * jnp.sum(p**2)

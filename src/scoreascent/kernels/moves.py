@@ -19,6 +19,7 @@ from scoreascent.kernels.base import (
     Particles,
     Places,
     Point,
+    Slope,
     initial_points,
 )
 from scoreascent.target import Target
@@ -69,6 +70,10 @@ class Moves(ABC):
         """Return what `steps` steps cost, given the particles at their end."""
         return Count(steps * eta.z.shape[0], 0)
 
+    def afresh(self, eta: Particles, taken: int) -> Particles:
+        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
+        return eta
+
 
 class _OfKernel(Moves):
     """Moves that are n transitions of a kernel a step; what is asked of them, the kernel knows."""
@@ -88,6 +93,10 @@ class _OfKernel(Moves):
     def evaluations(self, eta: Particles, steps: int) -> Count:
         """Return what `steps` steps cost, given the particles at their end."""
         return self.kernel.evaluations(eta.tuning, steps).times(self.n)
+
+    def afresh(self, eta: Particles, taken: int) -> Particles:
+        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
+        return eta._replace(tuning=self.kernel.afresh(eta.tuning, taken))
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,7 +136,8 @@ class Parallel(Config, _OfKernel):
         """Return n independent draws."""
         points = initial_points(key, target, q, self.n, places)
         if not self.rao_blackwell:
-            return equal_weights(points, self.kernel.first_tuning(q))
+            first = jax.vmap(lambda point: self.kernel.prepare(target, point))(points)
+            return equal_weights(first, self.kernel.first_tuning(q))
         return self._pairs(points, points, jnp.zeros_like(points.log_p))
 
     def step(
@@ -139,7 +149,7 @@ class Parallel(Config, _OfKernel):
         keys = jax.random.split(key, self.n)
         points, info, seen = jax.vmap(
             lambda k, p: self.kernel.tuned_step(k, target, q, p, eta.tuning)
-        )(keys, Point(eta.z, eta.log_p))
+        )(keys, _points(eta))
         tuning = self.kernel.retune(eta.tuning, _over_chains(seen), points)
         return equal_weights(points, tuning), _summarise(info)
 
@@ -258,10 +268,19 @@ class Select(Config, Moves):
         return equal_weights(Point(point.z[None], point.log_p[None]), particles.tuning)
 
 
-def equal_weights(points: Point, tuning: Any = None) -> Particles:
+def _points(eta: Particles) -> Point | Slope:
+    """Return the particles' points as their kernel keeps them."""
+    if eta.gradient is None:
+        return Point(eta.z, eta.log_p)
+    return Slope(eta.z, eta.log_p, eta.gradient)
+
+
+def equal_weights(points: Point | Slope, tuning: Any = None) -> Particles:
     """Return n points as particles of weight 1/n."""
     n = points.z.shape[0]
-    return Particles(*points, jnp.full(n, 1 / n, points.z.dtype), tuning)
+    weight = jnp.full(n, 1 / n, points.z.dtype)
+    gradient = points.gradient if isinstance(points, Slope) else None
+    return Particles(points.z, points.log_p, weight, tuning, gradient)
 
 
 def pick(key: PRNGKeyArray, particles: Particles) -> Point:

@@ -1,0 +1,305 @@
+"""Chains that move by themselves: a metric learnt rung by rung, and when their states suffice.
+
+q stands still while chains of HMC move. Each time the number of steps has doubled q is set anew, to
+the Gaussian that the states of the second half and the gradients there ask for; so what the chains
+are moved by changes ever more seldom, and half of all states are always of one q. The run ends when
+these states tell every mean and standard deviation well enough, by the spread of the chains' own
+averages: no window and no autocorrelation is estimated, and few looks are taken.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from scoreascent._structs import Config, check_count
+from scoreascent.diagnostics.chains import rhat
+from scoreascent.diagnostics.draws import largest_error, moment_errors
+from scoreascent.families import Family, FullRank
+from scoreascent.loop import CHUNK_ROWS, State, Trace, kept_points
+from scoreascent.methods import Method
+from scoreascent.run import Convergence
+from scoreascent.target import Target
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+QUARTERS = 4  # looks from one rung to the next
+FIRST_LOOK = 80  # steps, after which looks begin
+CHUNK_NUMBERS = 2**22  # that the compiled loop keeps before the host takes them
+MAX_NUMBERS = 2**25  # of late states and gradients, that are kept; more are thinned
+MAX_STATES = 40_000
+MIN_MOVES = 10  # moves of a chain in the late steps below which they say nothing
+RIDGE = 0.02  # of the mean variance, times d/n: what keeps both covariances invertible
+LEARNS_AFRESH = 40  # steps up to which a new q begins a new search for the step size
+AS_IF_AFTER = 5  # steps, later
+
+
+@dataclass(frozen=True, repr=False)
+class Ladder(Config):
+    """Stop when late states of chains that move by themselves tell all means and sds.
+
+    The standard errors of means, in posterior sds, and of log sds must be at most `tolerance`, and
+    R̂ of every coordinate over the chains at most `rhat`. q is set after `first` steps, and then
+    each time their number has doubled.
+
+    >>> Ladder(tolerance=0.05)
+    Ladder(tolerance=0.05)
+    """
+
+    tolerance: float = 0.0285
+    rhat: float = 1.04
+    first: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < math.inf:
+            raise ValueError(f"tolerance must be positive and finite, got {self.tolerance!r}")
+        if not 1 < self.rhat < math.inf:
+            raise ValueError(f"rhat must be above 1 and finite, got {self.rhat!r}")
+        object.__setattr__(self, "first", check_count("first", self.first, 2))
+
+    @property
+    def averages(self) -> str:
+        """What is averaged, in words."""
+        return f"states of the second half, rungs of {self.first} steps and more"
+
+    def complaints(self, seen: Convergence) -> list[str]:
+        """Say why the rule is not met, in words; nothing if it is."""
+        if not seen.windows:
+            return ["no look was taken yet"]
+        if seen.moves < MIN_MOVES:
+            return [f"the chains moved only {seen.moves:.2g} times each in the late steps"]
+        says = []
+        if not seen.error <= self.tolerance:
+            says.append(
+                f"means and sds known to {seen.error:.2g} sds where {self.tolerance:.2g} is asked"
+            )
+        if not seen.rhat <= self.rhat:
+            says.append(f"R̂ {seen.rhat:.3g} over the chains where {self.rhat:.3g} is asked")
+        return says
+
+    def words(self, seen: Convergence, steps: int) -> str:
+        """Say in one line whether the rule is met."""
+        if says := self.complaints(seen):
+            return f"not converged after {steps} steps: {'; '.join(says)}"
+        return (
+            f"converged after {steps} steps: means and sds known to {seen.error:.2g} sds, "
+            f"R̂ {seen.rhat:.3g} over the chains"
+        )
+
+    def blank(self, method: Method, state: State, many: bool) -> Rungs:
+        """Return no states yet, of a run that begins in this state (its shapes are enough)."""
+        if many:
+            raise ValueError("a ladder is for one fit, not for replications")
+        points = jax.eval_shape(lambda s: kept_points(method, s, True), state)
+        count = lambda n: np.asarray(n, np.int64)  # noqa: E731
+        none = np.zeros((0, *points.shape), points.dtype)
+        return Rungs(count(0), count(1), count(0), np.zeros(0, np.int64), none)
+
+    def watch(self, method: Method, rungs: Rungs, target: Target) -> Climb:
+        """Return the rule at work."""
+        return Climb(self, method, rungs, target)
+
+
+class Rungs(NamedTuple):
+    """Late states and gradients of the chains: rows (times, chains, 2d), and their step numbers."""
+
+    origin: Any  # the iteration before the first
+    thin: Any  # iterations between two rows
+    looks: Any  # how often the rule was asked
+    at: Any
+    points: Any
+
+
+class Climb:
+    """The rule at work: keeps late states, sets q rung by rung, and says when it is met.
+
+    What it does depends on the iteration number and the states alone, so that progress bars,
+    callbacks and checkpoints, which cut the run elsewhere, change nothing.
+    """
+
+    slopes = True
+
+    def __init__(self, rule: Ladder, method: Method, rungs: Rungs, target: Target) -> None:
+        self.rule, self.windows, self._method, self._target = rule, rungs, method, target
+        self.seen = Convergence(0)
+        self.met = False
+        size = max(1, math.prod(rungs.points.shape[1:]))
+        self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, CHUNK_ROWS))
+        self._most = min(MAX_STATES // max(1, method.chains), MAX_NUMBERS // size)
+        if int(rungs.looks):
+            self._judge()
+
+    def room(self, done: int) -> int:
+        """Return the iterations that may run before the host must look."""
+        return min(self.keep, self._next_mark(done - int(self.windows.origin)))
+
+    def after_chunk(self, state: State, parts: list[Trace], done: int, points: Any) -> State:
+        """Keep the states of the chunk; at a mark look at them, at a rung set q."""
+        rungs = self.windows
+        n, steps = len(parts[-1].loss), done - int(rungs.origin)
+        numbers = np.arange(steps - n + 1, steps + 1)
+        rows = np.flatnonzero(numbers % int(rungs.thin) == 0)
+        at = np.concatenate([rungs.at, numbers[rows]])
+        kept = np.concatenate([rungs.points, np.asarray(points)[rows]])
+        is_mark, is_rung = self._is_mark(steps)
+        if is_mark:
+            late = 2 * at > steps
+            at, kept = at[late], kept[late]
+            while len(at) > max(2, self._most):
+                rungs = rungs._replace(thin=2 * rungs.thin)
+                even = at % int(rungs.thin) == 0
+                at, kept = at[even], kept[even]
+        self.windows = rungs._replace(at=at, points=kept)
+        if is_mark and steps >= FIRST_LOOK:
+            self.windows = self.windows._replace(looks=rungs.looks + 1)
+            self._judge()
+        return self._on_rung(state, steps) if is_rung and not self.met else state
+
+    def average(self, state: State) -> Family:
+        """Return the Gaussian with the moments of the late states."""
+        states = self.late_states()
+        if states is None or len(states) * states.shape[1] < 2:
+            return state.q
+        return gaussian(states.reshape(-1, states.shape[-1]), state.q)
+
+    def late_states(self) -> Any:
+        """Return the late states: (times, chains, d)."""
+        points = self.windows.points
+        return points[..., : points.shape[-1] // 2] if len(points) else None
+
+    def states_every(self) -> int:
+        """Return the iterations between two of those times."""
+        return int(self.windows.thin)
+
+    def words(self, done: int) -> str:
+        """Say what was seen last."""
+        return self.rule.words(self.seen, done)
+
+    def _judge(self) -> None:
+        self.seen = assess(self.late_states(), int(self.windows.looks))
+        if not self.rule.complaints(self.seen):  # what the model itself calls its parameters
+            error = largest_error(self._target, self.late_states(), self.rule.tolerance)
+            self.seen = self.seen._replace(error=max(self.seen.error, error))
+        self.met = not self.rule.complaints(self.seen)
+
+    def _next_mark(self, steps: int) -> int:
+        return next(i for i in range(1, 2 + max(steps, self.rule.first)) if self._is_mark(steps + i)[0])
+
+    def _is_mark(self, steps: int) -> tuple[bool, bool]:
+        """Tell whether states are looked at after so many steps, and whether that is a rung."""
+        rung = self.rule.first
+        while 2 * rung <= steps:
+            rung *= 2
+        looks = QUARTERS if rung >= FIRST_LOOK else 1
+        is_mark = steps >= rung and (steps - rung) * looks % rung == 0
+        return is_mark, steps == rung
+
+    def _on_rung(self, state: State, steps: int) -> State:
+        """Return the state with q set anew, and a step size that learns it."""
+        dim = state.q.dim
+        points = np.asarray(self.windows.points, np.float64).reshape(-1, 2 * dim)
+        q = metric(points[:, :dim], points[:, dim:], state.q)
+        taken = 0 if steps <= LEARNS_AFRESH else AS_IF_AFTER
+        return state._replace(q=q, eta=self._method.afresh(state.eta, taken))
+
+
+def assess(states: Any, looks: int) -> Convergence:
+    """Return what late states (times, chains, d) of the chains say."""
+    x = np.asarray(states, np.float64)
+    if len(x) < 4:
+        return Convergence(0)
+    with np.errstate(all="ignore"):
+        sd = x.std((0, 1))
+        mean_error, sd_error = moment_errors(x)
+        worst = float(np.max(np.fmax(mean_error, sd_error) / sd))
+        between = float(np.max(rhat(np.swapaxes(x, 0, 1))))
+    moves = np.mean(np.sum(np.any(x[1:] != x[:-1], axis=2), axis=0))
+    finite = bool(np.all(np.isfinite([worst, between])))
+    return Convergence(
+        len(x),
+        worst if finite else math.inf,
+        between if finite else math.inf,
+        moves=float(moves),
+        looks=looks,
+    )
+
+
+def metric(z: Floats, g: Floats, before: Family) -> Family:
+    """Return the Gaussian for whose covariance Σ the states z and Σ times the gradients g agree.
+
+    Both covariances, C of the states and G of the gradients, are noisy in the same way: for a
+    Gaussian posterior G is Σ⁻¹ C Σ⁻¹, wherever the states are and however few, so the solution of
+    Σ G Σ = C, their geometric mean C # G⁻¹, is exact. With fewer states than dimensions only its
+    diagonal is taken, (Var z / Var g)^½.
+    """
+    n, dim = z.shape
+    mean, away = z.mean(0), z - z.mean(0)
+    slopes = g - g.mean(0)
+    with np.errstate(all="ignore"):
+        unit = (np.mean(away**2, 0) / np.mean(slopes**2, 0)) ** 0.25
+    unit = np.where(np.isfinite(unit) & (unit > 0), unit, np.asarray(before.sd, np.float64))
+    tril = np.diag(unit)
+    if n > dim:
+        c, s = (_with_ridge(x, n) for x in (away / unit, slopes * unit))
+        try:
+            half = np.linalg.cholesky(c)
+            values, vectors = np.linalg.eigh(half.T @ s @ half)
+            # Σ = half (halfᵀ s half)^(−½) halfᵀ, and any factor of it has one triangle
+            factor = half @ (vectors * np.maximum(values, np.finfo(float).tiny) ** -0.25)
+            whole = unit[:, None] * _triangle(factor)
+            tril = whole if np.all(np.isfinite(whole)) else tril
+        except np.linalg.LinAlgError:
+            pass
+    return _full_rank(mean, tril, before)
+
+
+def gaussian(z: Any, before: Family) -> Family:
+    """Return the Gaussian with the means and sds of the states z, and correlations as they say.
+
+    As long as the states do not outnumber the dimensions by far, their correlations are shrunk
+    towards those of the q that moved them.
+    """
+    z = np.asarray(z, np.float64)
+    n, dim = z.shape
+    mean, sd = z.mean(0), z.std(0)
+    before_tril = np.asarray(before.tril, np.float64)  # type: ignore[attr-defined]
+    old = before_tril / np.sqrt(np.sum(before_tril**2, 1))[:, None]
+    with np.errstate(all="ignore"):
+        x = (z - mean) / sd
+    if not np.all(np.isfinite(x)):
+        return before
+    share = dim / (n + dim)
+    correlation = (1 - share) * (x.T @ x / n) + share * (old @ old.T)
+    try:
+        tril = sd[:, None] * np.linalg.cholesky(correlation)
+    except np.linalg.LinAlgError:
+        tril = sd[:, None] * old
+    return _full_rank(mean, tril, before)
+
+
+def _with_ridge(x: Floats, n: int) -> Floats:
+    """Return the second moments of x, with a small multiple of the identity."""
+    dim = x.shape[1]
+    c = x.T @ x / n
+    ridge: Floats = (RIDGE * dim / n + 1e-9) * np.trace(c) / dim * np.eye(dim)
+    return c + ridge
+
+
+def _triangle(factor: Float[np.ndarray, "d d"]) -> Floats:
+    """Return the lower triangle T with T Tᵀ = factor factorᵀ, its diagonal positive."""
+    upper = np.linalg.qr(factor.T, mode="r")
+    triangle: Floats = (upper * np.sign(np.diag(upper))[:, None]).T
+    return triangle
+
+
+def _full_rank(mean: Floats, tril: Floats, before: Family) -> Family:
+    """Return the member of `FullRank` with this mean and Cholesky factor, in the dtype of before."""
+    dtype = before.mean.dtype
+    return FullRank.from_factor(mean.astype(dtype), tril.astype(dtype))
