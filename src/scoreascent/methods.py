@@ -83,8 +83,8 @@ class Method(ABC):
         """Return how often `steps` steps evaluate the target, given η at their end."""
         return Count(0, 0)
 
-    def afresh(self, eta: Any, taken: int) -> Any:
-        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
+    def afresh(self, eta: Any, taken: int, stretch: float = 1.0) -> Any:
+        """Return η whose kernel learns as if after so many steps, of moves that much longer."""
         return eta
 
 
@@ -146,9 +146,9 @@ class ScoreAscent(Config, Method):
         """Return how often `steps` steps evaluate the target."""
         return self.moves.evaluations(eta, steps)
 
-    def afresh(self, eta: Particles, taken: int) -> Particles:
-        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
-        return self.moves.afresh(eta, taken)
+    def afresh(self, eta: Particles, taken: int, stretch: float = 1.0) -> Particles:
+        """Return η whose kernel learns as if after so many steps, of moves that much longer."""
+        return self.moves.afresh(eta, taken, stretch)
 
 
 @dataclass(frozen=True, repr=False)

@@ -135,6 +135,7 @@ def first_points(
     initial: Any,
     cost: Cost,
     boxes: tuple[float, ...] = BOX_SIZES,
+    home: Home | None = None,
 ) -> list[Vector]:
     """Return where the searches begin: places that were given, then boxes and the model's own."""
     given = _given_points(target, initial)
@@ -147,7 +148,7 @@ def first_points(
         points.append(rng.uniform(-box, box, target.dim) if own is None else np.asarray(own))
         shrinks.append(True)
     for round_ in range(MAX_ROUNDS):
-        lost = [i for i, ok in enumerate(_are_finite(target, points, cost)) if not ok]
+        lost = [i for i, ok in enumerate(_are_finite(target, points, cost, home)) if not ok]
         for i in lost:
             if not shrinks[i]:
                 raise ValueError(
@@ -161,9 +162,12 @@ def first_points(
     return [np.asarray(z, np.float64) for z in points]
 
 
-def _are_finite(target: Target, points: list[Vector], cost: Cost) -> list[bool]:
+def _are_finite(
+    target: Target, points: list[Vector], cost: Cost, home: Home | None
+) -> list[bool]:
     """Tell at which places a search can begin."""
-    paths, gradients = climb(target, points, blank_home(target), plain_unit(target.dim), 0)
+    home = blank_home(target) if home is None else home
+    paths, gradients = climb(target, points, home, plain_unit(target.dim), 0)
     cost.gradients += gradients
     return [path.is_possible for path in paths]
 

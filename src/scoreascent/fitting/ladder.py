@@ -39,6 +39,9 @@ MIN_MOVES = 10  # moves of a chain in the late steps below which they say nothin
 RIDGE = 0.02  # of the mean variance, times d/n: what keeps both covariances invertible
 LEARNS_AFRESH = 40  # steps up to which a new q begins a new search for the step size
 AS_IF_AFTER = 5  # steps, later
+MAY_STRETCH = 320  # steps after which trajectories may be longer, so many times,
+LONGER = 2.0
+MAX_LAG = 3.0  # if a coordinate is known so many times worse than most
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +83,7 @@ class Ladder(Config):
             says.append(
                 f"means and sds known to {seen.error:.2g} sds where {self.tolerance:.2g} is asked"
             )
-        if not seen.rhat <= self.rhat:
+        elif not seen.rhat <= self.rhat:
             says.append(f"R̂ {seen.rhat:.3g} over the chains where {self.rhat:.3g} is asked")
         return says
 
@@ -183,7 +186,7 @@ class Climb:
         return self.rule.words(self.seen, done)
 
     def _judge(self) -> None:
-        self.seen = assess(self.late_states(), int(self.windows.looks))
+        self.seen = assess(self.late_states(), int(self.windows.looks), self.rule.tolerance)
         if not self.rule.complaints(self.seen):  # what the model itself calls its parameters
             error = largest_error(self._target, self.late_states(), self.rule.tolerance)
             self.seen = self.seen._replace(error=max(self.seen.error, error))
@@ -207,28 +210,34 @@ class Climb:
         points = np.asarray(self.windows.points, np.float64).reshape(-1, 2 * dim)
         q = metric(points[:, :dim], points[:, dim:], state.q)
         taken = 0 if steps <= LEARNS_AFRESH else AS_IF_AFTER
-        return state._replace(q=q, eta=self._method.afresh(state.eta, taken))
+        stretch = LONGER if steps >= MAY_STRETCH and self._lags() else 1.0
+        return state._replace(q=q, eta=self._method.afresh(state.eta, taken, stretch))
+
+    def _lags(self) -> bool:
+        """Tell whether a few coordinates are known far worse than most, for they move slowly."""
+        error = errors(self.late_states())
+        return bool(np.max(error) > MAX_LAG * np.median(error))
 
 
-def assess(states: Any, looks: int) -> Convergence:
-    """Return what late states (times, chains, d) of the chains say."""
+def assess(states: Any, looks: int, tolerance: float) -> Convergence:
+    """Return what late states (times, chains, d) of the chains say; R̂ only if errors allow."""
     x = np.asarray(states, np.float64)
     if len(x) < 4:
         return Convergence(0)
     with np.errstate(all="ignore"):
-        sd = x.std((0, 1))
-        mean_error, sd_error = moment_errors(x)
-        worst = float(np.max(np.fmax(mean_error, sd_error) / sd))
-        between = float(np.max(rhat(np.swapaxes(x, 0, 1))))
+        worst = float(np.max(errors(x)))
+        between = float(np.max(rhat(np.swapaxes(x, 0, 1)))) if worst <= tolerance else math.inf
     moves = np.mean(np.sum(np.any(x[1:] != x[:-1], axis=2), axis=0))
-    finite = bool(np.all(np.isfinite([worst, between])))
-    return Convergence(
-        len(x),
-        worst if finite else math.inf,
-        between if finite else math.inf,
-        moves=float(moves),
-        looks=looks,
-    )
+    worst, between = (x if np.isfinite(x) else math.inf for x in (worst, between))
+    return Convergence(len(x), worst, between, moves=float(moves), looks=looks)
+
+
+def errors(states: Any) -> Floats:
+    """Return the larger standard error of every coordinate's mean and sd, in its sds."""
+    x = np.asarray(states, np.float64)
+    with np.errstate(all="ignore"):
+        worse: Floats = np.fmax(*moment_errors(x)) / x.std((0, 1))
+    return worse
 
 
 def metric(z: Floats, g: Floats, before: Family) -> Family:

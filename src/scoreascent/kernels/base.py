@@ -119,8 +119,8 @@ class Kernel(ABC):
         """Return the next tuning, from the chains' average of what was seen and where they are."""
         return tuning
 
-    def afresh(self, tuning: Any, taken: int) -> Any:
-        """Return a tuning that learns as if after so many steps, for a q that was changed."""
+    def afresh(self, tuning: Any, taken: int, stretch: float = 1.0) -> Any:
+        """Return a tuning that learns as if after so many steps, of moves that much longer."""
         return tuning
 
     # -- what the automatic fit and the verdict ask --------------------------------------------

@@ -43,13 +43,14 @@ class StepSize(NamedTuple):
     """A learnt step size, how many steps taught it, and the gradients of a chain meanwhile.
 
     Of the transitions of one step, such as those of `Sequential`, one is counted. `age` counts all
-    steps; `taken` may begin anew where q was changed.
+    steps; `taken` may begin anew where q was changed. Lengths are multiplied by `stretch`.
     """
 
     log: Float[Array, ""]
     taken: Int[Array, ""]
     gradients: Int[Array, ""]
     age: Int[Array, ""]
+    stretch: Float[Array, ""]
 
 
 class Flight(NamedTuple):
@@ -115,7 +116,7 @@ class HMC(Config, Adaptive):
         if self.step_size is not None:
             return None
         log = jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / -4
-        return StepSize(log, jnp.int32(0), jnp.int32(0), jnp.int32(0))
+        return StepSize(log, jnp.int32(0), jnp.int32(0), jnp.int32(0), jnp.ones_like(log))
 
     def prepare(self, target: Target, point: Point) -> Slope:
         """Return a first state with the gradient there."""
@@ -129,11 +130,16 @@ class HMC(Config, Adaptive):
         log = tuning.log + rate * (seen.astype(tuning.log.dtype) - self.acceptance)
         at_start = 0 if isinstance(points, Slope) else 1
         gradients = tuning.gradients + self._leaps(jnp.exp(tuning.log), tuning) + at_start
-        return StepSize(log, tuning.taken + 1, gradients, tuning.age + 1)
+        return StepSize(log, tuning.taken + 1, gradients, tuning.age + 1, tuning.stretch)
 
-    def afresh(self, tuning: StepSize | None, taken: int) -> StepSize | None:
-        """Return a tuning that learns as if after so many steps, for a q that was changed."""
-        return None if tuning is None else tuning._replace(taken=np.int32(taken))
+    def afresh(
+        self, tuning: StepSize | None, taken: int, stretch: float = 1.0
+    ) -> StepSize | None:
+        """Return a tuning that learns as if after so many steps, of trajectories that much longer."""
+        if tuning is None:
+            return None
+        longer = jnp.asarray(stretch, tuning.stretch.dtype)
+        return tuning._replace(taken=jnp.int32(taken), stretch=longer)
 
     def reach(self, tuning: StepSize | None) -> float:
         """Return the length of a trajectory of `max_steps` steps, as a share of `length`."""
@@ -158,7 +164,7 @@ class HMC(Config, Adaptive):
         length, most = longest, self.max_steps
         if tuning is not None:
             turn = jnp.mod(tuning.age.astype(size.dtype) * TURN, 1.0)
-            length = shortest + (longest - shortest) * turn
+            length = tuning.stretch * (shortest + (longest - shortest) * turn)
             if self.hurry:
                 most = jnp.clip(0.8 * tuning.age, min(8, most), most)  # type: ignore[assignment]
         return jnp.clip(jnp.ceil(length / size), 1, most).astype(jnp.int32)

@@ -70,8 +70,8 @@ class Moves(ABC):
         """Return what `steps` steps cost, given the particles at their end."""
         return Count(steps * eta.z.shape[0], 0)
 
-    def afresh(self, eta: Particles, taken: int) -> Particles:
-        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
+    def afresh(self, eta: Particles, taken: int, stretch: float = 1.0) -> Particles:
+        """Return η whose kernel learns as if after so many steps, of moves that much longer."""
         return eta
 
 
@@ -94,9 +94,9 @@ class _OfKernel(Moves):
         """Return what `steps` steps cost, given the particles at their end."""
         return self.kernel.evaluations(eta.tuning, steps).times(self.n)
 
-    def afresh(self, eta: Particles, taken: int) -> Particles:
-        """Return η whose kernel learns as if after so many steps, for a q that was changed."""
-        return eta._replace(tuning=self.kernel.afresh(eta.tuning, taken))
+    def afresh(self, eta: Particles, taken: int, stretch: float = 1.0) -> Particles:
+        """Return η whose kernel learns as if after so many steps, of moves that much longer."""
+        return eta._replace(tuning=self.kernel.afresh(eta.tuning, taken, stretch))
 
 
 @dataclass(frozen=True, repr=False)
