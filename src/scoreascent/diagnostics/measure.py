@@ -31,6 +31,7 @@ MIN_CHAINS_TO_COMPARE = 10  # for a typical spread
 LONG_STAY = 20  # steps in one place that count as long
 MAX_Z = 4.0  # differences between q and its chains of so many standard errors are noise
 MAX_ROWS = 400  # the most steps of the chains, or looks at λ
+MAX_SOLVED = 2**30  # numbers of triangles, over all states at which log q is looked at
 ENOUGH_STATES = 40_000  # many chains take fewer steps, so that about so many states are looked at
 
 
@@ -255,7 +256,8 @@ def _seen_late(run: Run, at: np.ndarray[Any, Any]) -> Seen | None:
     points = states.reshape(-1, run.target.dim) if whole else np.asarray(run.state.eta.z)
     states = states[..., at] if whole else states
     late = run.trace.acceptance[run.trace.loss.size // 2 :]
-    least = float(np.min(log_probs(run.q, points)))
+    some = -(-len(points) * run.target.dim**2 // MAX_SOLVED)
+    least = float(np.min(log_probs(run.q, points[:: max(1, some)])))
     return Seen(np.swapaxes(states, 0, 1), np.asarray(late), least, is_late=True)
 
 

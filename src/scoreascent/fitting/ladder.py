@@ -26,8 +26,6 @@ from scoreascent.run import Convergence
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 QUARTERS = 4  # looks from one rung to the next
@@ -36,6 +34,9 @@ CHUNK_NUMBERS = 2**22  # that the compiled loop keeps before the host takes them
 MAX_NUMBERS = 2**25  # of late states and gradients, that are kept; more are thinned
 MAX_STATES = 40_000
 MIN_MOVES = 10  # moves of a chain in the late steps below which they say nothing
+MAX_WHOLE = 1000  # dimensions; beyond, correlations are learnt in the directions that matter most,
+DIRECTIONS = 48  # so many of the states' and of the gradients',
+POWERS = 3  # found by so many powers of their covariances
 RIDGE = 0.02  # of the mean variance, times d/n: what keeps both covariances invertible
 LEARNS_AFRESH = 40  # steps up to which a new q begins a new search for the step size
 AS_IF_AFTER = 5  # steps, later
@@ -256,17 +257,38 @@ def metric(z: Floats, g: Floats, before: Family) -> Family:
     unit = np.where(np.isfinite(unit) & (unit > 0), unit, np.asarray(before.sd, np.float64))
     tril = np.diag(unit)
     if n > dim:
-        c, s = (_with_ridge(x, n) for x in (away / unit, slopes * unit))
         try:
-            half = np.linalg.cholesky(c)
-            values, vectors = np.linalg.eigh(half.T @ s @ half)
-            # Σ = half (halfᵀ s half)^(−½) halfᵀ, and any factor of it has one triangle
-            factor = half @ (vectors * np.maximum(values, np.finfo(float).tiny) ** -0.25)
-            whole = unit[:, None] * _triangle(factor)
+            x, y = away / unit, slopes * unit
+            middle = _geometric_mean(x, y) if dim <= MAX_WHOLE else _in_few_directions(x, y)
+            whole = unit[:, None] * np.linalg.cholesky(middle)
             tril = whole if np.all(np.isfinite(whole)) else tril
         except np.linalg.LinAlgError:
             pass
     return _full_rank(mean, tril, before)
+
+
+def _geometric_mean(x: Floats, y: Floats) -> Floats:
+    """Return C # G⁻¹ of the second moments C of the rows of x and G of those of y."""
+    c, g = _second_moments(x), _second_moments(y)
+    half = np.linalg.cholesky(c)
+    values, vectors = np.linalg.eigh(half.T @ g @ half)
+    factor = half @ (vectors * np.maximum(values, np.finfo(float).tiny) ** -0.25)
+    return factor @ factor.T
+
+
+def _in_few_directions(x: Floats, y: Floats) -> Floats:
+    """Return the same where it matters most: in the widest directions of x and of y, else one."""
+    dim = x.shape[1]
+    some = np.random.default_rng(0).standard_normal((dim, DIRECTIONS))
+    axes = []
+    for z in (x, y):
+        basis = some
+        for _ in range(POWERS):
+            basis = np.linalg.qr(z.T @ (z @ basis))[0]
+        axes.append(basis)
+    basis = np.linalg.qr(np.concatenate(axes, axis=1))[0]
+    inner = _geometric_mean(x @ basis, y @ basis)
+    return np.eye(dim) + basis @ (inner - np.eye(len(inner))) @ basis.T
 
 
 def gaussian(z: Any, before: Family) -> Family:
@@ -293,19 +315,12 @@ def gaussian(z: Any, before: Family) -> Family:
     return _full_rank(mean, tril, before)
 
 
-def _with_ridge(x: Floats, n: int) -> Floats:
-    """Return the second moments of x, with a small multiple of the identity."""
-    dim = x.shape[1]
+def _second_moments(x: Floats) -> Floats:
+    """Return the second moments of the rows of x, with a small multiple of the identity."""
+    n, dim = x.shape
     c = x.T @ x / n
     ridge: Floats = (RIDGE * dim / n + 1e-9) * np.trace(c) / dim * np.eye(dim)
     return c + ridge
-
-
-def _triangle(factor: Float[np.ndarray, "d d"]) -> Floats:
-    """Return the lower triangle T with T Tᵀ = factor factorᵀ, its diagonal positive."""
-    upper = np.linalg.qr(factor.T, mode="r")
-    triangle: Floats = (upper * np.sign(np.diag(upper))[:, None]).T
-    return triangle
 
 
 def _full_rank(mean: Floats, tril: Floats, before: Family) -> Family:
