@@ -23,8 +23,10 @@ from scoreascent.experiments.verdict.bench import (
     errors,
     judged,
 )
+from scoreascent.experiments.verdict.posteriors import POSTERIORS
 from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
+from tests.helpers import x64
 
 POINTS = {1: 400_001, 2: 1501}
 # quadrature over a box misses what heavy tails have outside; t12 and lighter are as good as inside
@@ -79,6 +81,61 @@ def test_moments_of_the_others_by_exact_draws(name: str) -> None:
     found = errors(shape, z.mean(0), z.std(0))
     assert found["mean_error"] < 0.01
     assert found["sd_error"] < 0.02
+
+
+def gaussian_but_for_one(shape: Shape, at: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds by a sum over coordinate `at`, given which the log density is quadratic.
+
+    The Gaussian of the others comes from the density's own slope and curvature at zero.
+    """
+    others = np.delete(np.arange(shape.dim), at)
+
+    def rest(u: jax.Array) -> tuple[jax.Array, ...]:
+        point = lambda x: jnp.zeros(shape.dim, u.dtype).at[others].set(x).at[at].set(u)  # noqa: E731
+        density = lambda x: shape.log_density(point(x))  # noqa: E731
+        zero = jnp.zeros(shape.dim - 1, u.dtype)
+        precision = -jax.hessian(density)(zero)
+        mean = jnp.linalg.solve(precision, jax.grad(density)(zero))
+        log_mass = density(mean) - 0.5 * jnp.linalg.slogdet(precision)[1]
+        inverse = jnp.linalg.inv(precision)
+        return log_mass, point(mean), point(jnp.diag(inverse)).at[at].set(0.0)
+
+    with x64():
+        u = np.linspace(-18, 30, 2401) * shape.sd[at] + shape.mean[at]
+        log_mass, means, variances = map(np.asarray, jax.jit(jax.vmap(rest))(jnp.asarray(u)))
+    weight = np.exp(log_mass - log_mass.max())
+    weight /= weight.sum()
+    mean = weight @ means
+    return mean, np.sqrt(weight @ (variances + (means - mean) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [("flat-prior-6", 5), ("centred-18", 1), ("centred-26", 1)]
+)
+def test_moments_of_posteriors_are_those_of_the_density(name: str, at: int) -> None:
+    shape = POSTERIORS[name]
+    mean, sd = gaussian_but_for_one(shape, at)
+    assert max(errors(shape, mean, sd).values()) < 1e-4
+    wrong = replace(shape, sd=1.01 * shape.sd)
+    assert errors(wrong, mean, sd)["sd_error"] > 0.005
+
+
+def test_a_flat_prior_gives_a_student_whose_moments_are_exact() -> None:
+    """Draws of the t that the moments belong to are draws of the density: their ratio is fixed."""
+    shape, df, n = POSTERIORS["flat-prior-5"], 3, 2000
+    with x64():
+        top = jnp.asarray(shape.mean)
+        precision = -jax.hessian(shape.log_density)(top)  # (df + d)/df of the scale's inverse
+        scale = np.linalg.inv(np.asarray(precision)) * (df + shape.dim) / df
+        rng = np.random.default_rng(0)
+        z = rng.multivariate_normal(np.zeros(shape.dim), scale, n)
+        z /= np.sqrt(rng.chisquare(df, (n, 1)) / df)
+        log_p = np.asarray(jax.vmap(shape.log_density)(top + jnp.asarray(z)))
+    away = np.einsum("ni,ij,nj->n", z, np.linalg.inv(scale), z)
+    log_q = -0.5 * (df + shape.dim) * np.log1p(away / df)
+    assert np.std(log_p - log_q) < 1e-9
+    sd = np.sqrt(df / (df - 2) * np.diag(scale))
+    assert max(errors(shape, shape.mean, sd).values()) < 1e-9
 
 
 def test_no_moments_are_never_right() -> None:
