@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scoreascent as sa
+from scoreascent.experiments.accuracy.metrics import Fit
+from scoreascent.experiments.accuracy.peers.base import Peer
+from scoreascent.experiments.verdict import bench
 from scoreascent.experiments.verdict.bench import (
     ALL_SHAPES,
     METHODS,
@@ -23,6 +27,7 @@ from scoreascent.experiments.verdict.bench import (
     errors,
     judged,
 )
+from scoreascent.experiments.verdict.fooled import CASES, before_and_after
 from scoreascent.experiments.verdict.posteriors import POSTERIORS
 from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
@@ -178,6 +183,41 @@ def test_counts() -> None:
     assert found.loc["all", "regular, not good"] == 1
 
 
+def test_before_and_after_counts_what_is_good_and_says_what_is_not() -> None:
+    rows = [
+        ("scoreascent", "t2-1", np.inf, np.inf, False, "no moments: the posterior has none"),
+        ("scoreascent", "t3-1", 0.01, 0.02, True, "good"),
+        ("scoreascent", "t3-1", 0.031, 0.049, True, "good"),
+        ("nuts", "t3-1", 0.5, 0.5, True, "R̂ 1.000"),
+    ]
+    names = ["method", "shape", "mean_error", "sd_error", "good", "says"]
+    table = judged(pd.DataFrame(rows, columns=names))
+    lines = before_and_after(table).splitlines()
+    assert len(lines) == 3  # the header, a rule, and the one case that has fits
+    assert lines[2].endswith(
+        "| good: a finite sd | 2: mean 0.03, log sd 0.05 "
+        "| 1, 0 right: mean ∞, log sd ∞; no moments (1) |"
+    )
+    assert {name for case in CASES for name in case.shapes} <= set(ALL_SHAPES)
+
+
+def test_a_peer_keeps_its_compiled_code_between_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, begun = SHAPES["normal-1"], []
+
+    def begin(entry: object, target: sa.Target) -> Callable[[int], Callable[[], Fit]]:
+        begun.append(target)
+        z = np.array([[-1.0], [1.0]])
+        return lambda seed: lambda: Fit(np.full(1, float(seed)), np.ones(1), z, None, 0, 0)
+
+    monkeypatch.setattr(bench, "peer", lambda name: Peer(begin, "", "o", "k"))
+    fit = bench._by_peer("any")
+    target, other = (sa.Target(SHAPES[name].log_density, dim=1) for name in ("normal-1", "t3-1"))
+    assert [fit(shape, target, seed)["mean_error"] for seed in range(3)] == [0.0, 1.0, 2.0]
+    assert len(begun) == 1
+    fit(shape, other, 0)
+    assert len(begun) == 2
+
+
 @pytest.mark.parametrize("number", range(9))
 def test_random_shapes_have_their_moments(number: int) -> None:
     """Against a long chain of exact draws where there are some, or importance weights of them."""
@@ -240,3 +280,4 @@ def test_the_page_shows_the_stored_counts(stored: pd.DataFrame) -> None:
     for row in found.itertuples(index=False):  # of others, their totals
         if row.method == "scoreascent" or row.kind == "all":
             assert "| " + " | ".join(map(str, row)) + " |" in page
+    assert before_and_after(stored) in page

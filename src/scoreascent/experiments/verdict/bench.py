@@ -27,6 +27,7 @@ from scoreascent.experiments.accuracy.peers.base import Seeded
 from scoreascent.experiments.experiment import Experiment
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder, StoredRun
+from scoreascent.experiments.verdict.fooled import before_and_after
 from scoreascent.experiments.verdict.posteriors import POSTERIORS
 from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
@@ -222,13 +223,14 @@ def counts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(run: StoredRun, console: Console) -> None:
-    """Write the counts, and the fits that were wrong and called good."""
+    """Write the counts, and what once fooled it; tell fits that were wrong and called good."""
     table = run.read_table(hint="run `scoreascent bench verdict` first")
     found = counts(table)
     header = "| " + " | ".join(found.columns) + " |\n|" + "---|" * len(found.columns)
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in found.itertuples(index=False)]
     text = "\n".join([header, *lines]) + "\n"
     (run.path / "counts.md").write_text(text)
+    (run.path / "before-and-after.md").write_text(before_and_after(judged(table)))
     judged(table).to_csv(run.path / "table.csv", index=False, float_format="%.4g")
     console.print(Markdown(text))
     wrong = judged(table).query("good and not right")

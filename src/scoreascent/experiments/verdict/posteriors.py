@@ -95,4 +95,6 @@ POSTERIORS = {
     "flat-prior-6": flat_prior(8, 5, with_scale=True, seed=2),
     "centred-18": centred(16, (0.5, 2.0), seed=1),
     "centred-26": centred(24, (1.0, 3.0), seed=2),
+    "centred-mild-18": centred(16, (0.4, 1.2), seed=3),
+    "centred-mild-26": centred(24, (0.4, 1.2), seed=4),
 }
