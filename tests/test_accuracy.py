@@ -436,6 +436,14 @@ def test_one_bad_seed_spoils_a_model_and_the_clock_is_read_by_seed():
     assert show.by_model(table[table["seed"] != 1]).iloc[0]["right"]
 
 
+def test_a_fit_without_numbers_is_an_error_without_bound_in_its_own_space_too():
+    blank = dict.fromkeys(show.OWN, np.nan)
+    diverged = show.by_model(row("ar2", "nuts", error=np.nan, **blank)).iloc[0]
+    assert all(diverged[name] == np.inf for name in show.OWN)
+    not_known = show.by_model(row("ar2", "nuts", **blank)).iloc[0]  # its tails are too heavy
+    assert all(np.isnan(not_known[name]) for name in show.OWN)
+
+
 def test_the_summary_counts_what_it_says():
     good = {"verdict": "good"}
     table = pd.concat(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scoreascent as sa
+from scoreascent.experiments.accuracy.metrics import Fit
+from scoreascent.experiments.accuracy.peers.base import Peer
+from scoreascent.experiments.verdict import bench
 from scoreascent.experiments.verdict.bench import (
     ALL_SHAPES,
     METHODS,
@@ -23,8 +27,11 @@ from scoreascent.experiments.verdict.bench import (
     errors,
     judged,
 )
+from scoreascent.experiments.verdict.fooled import CASES, before_and_after
+from scoreascent.experiments.verdict.posteriors import POSTERIORS
 from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
+from tests.helpers import x64
 
 POINTS = {1: 400_001, 2: 1501}
 # quadrature over a box misses what heavy tails have outside; t12 and lighter are as good as inside
@@ -81,6 +88,61 @@ def test_moments_of_the_others_by_exact_draws(name: str) -> None:
     assert found["sd_error"] < 0.02
 
 
+def gaussian_but_for_one(shape: Shape, at: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds by a sum over coordinate `at`, given which the log density is quadratic.
+
+    The Gaussian of the others comes from the density's own slope and curvature at zero.
+    """
+    others = np.delete(np.arange(shape.dim), at)
+
+    def rest(u: jax.Array) -> tuple[jax.Array, ...]:
+        point = lambda x: jnp.zeros(shape.dim, u.dtype).at[others].set(x).at[at].set(u)  # noqa: E731
+        density = lambda x: shape.log_density(point(x))  # noqa: E731
+        zero = jnp.zeros(shape.dim - 1, u.dtype)
+        precision = -jax.hessian(density)(zero)
+        mean = jnp.linalg.solve(precision, jax.grad(density)(zero))
+        log_mass = density(mean) - 0.5 * jnp.linalg.slogdet(precision)[1]
+        inverse = jnp.linalg.inv(precision)
+        return log_mass, point(mean), point(jnp.diag(inverse)).at[at].set(0.0)
+
+    with x64():
+        u = np.linspace(-18, 30, 2401) * shape.sd[at] + shape.mean[at]
+        log_mass, means, variances = map(np.asarray, jax.jit(jax.vmap(rest))(jnp.asarray(u)))
+    weight = np.exp(log_mass - log_mass.max())
+    weight /= weight.sum()
+    mean = weight @ means
+    return mean, np.sqrt(weight @ (variances + (means - mean) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [("flat-prior-6", 5), ("centred-18", 1), ("centred-26", 1)]
+)
+def test_moments_of_posteriors_are_those_of_the_density(name: str, at: int) -> None:
+    shape = POSTERIORS[name]
+    mean, sd = gaussian_but_for_one(shape, at)
+    assert max(errors(shape, mean, sd).values()) < 1e-4
+    wrong = replace(shape, sd=1.01 * shape.sd)
+    assert errors(wrong, mean, sd)["sd_error"] > 0.005
+
+
+def test_a_flat_prior_gives_a_student_whose_moments_are_exact() -> None:
+    """Draws of the t that the moments belong to are draws of the density: their ratio is fixed."""
+    shape, df, n = POSTERIORS["flat-prior-5"], 3, 2000
+    with x64():
+        top = jnp.asarray(shape.mean)
+        precision = -jax.hessian(shape.log_density)(top)  # (df + d)/df of the scale's inverse
+        scale = np.linalg.inv(np.asarray(precision)) * (df + shape.dim) / df
+        rng = np.random.default_rng(0)
+        z = rng.multivariate_normal(np.zeros(shape.dim), scale, n)
+        z /= np.sqrt(rng.chisquare(df, (n, 1)) / df)
+        log_p = np.asarray(jax.vmap(shape.log_density)(top + jnp.asarray(z)))
+    away = np.einsum("ni,ij,nj->n", z, np.linalg.inv(scale), z)
+    log_q = -0.5 * (df + shape.dim) * np.log1p(away / df)
+    assert np.std(log_p - log_q) < 1e-9
+    sd = np.sqrt(df / (df - 2) * np.diag(scale))
+    assert max(errors(shape, shape.mean, sd).values()) < 1e-9
+
+
 def test_no_moments_are_never_right() -> None:
     shape = SHAPES["t2-1"]
     assert errors(shape, shape.mean, [3.0])["sd_error"] == np.inf
@@ -119,6 +181,41 @@ def test_counts() -> None:
         1, 1, 1,
     ]  # fmt: skip
     assert found.loc["all", "regular, not good"] == 1
+
+
+def test_before_and_after_counts_what_is_good_and_says_what_is_not() -> None:
+    rows = [
+        ("scoreascent", "t2-1", np.inf, np.inf, False, "no moments: the posterior has none"),
+        ("scoreascent", "t3-1", 0.01, 0.02, True, "good"),
+        ("scoreascent", "t3-1", 0.031, 0.049, True, "good"),
+        ("nuts", "t3-1", 0.5, 0.5, True, "R̂ 1.000"),
+    ]
+    names = ["method", "shape", "mean_error", "sd_error", "good", "says"]
+    table = judged(pd.DataFrame(rows, columns=names))
+    lines = before_and_after(table).splitlines()
+    assert len(lines) == 3  # the header, a rule, and the one case that has fits
+    assert lines[2].endswith(
+        "| good: a finite sd | 2: mean 0.03, log sd 0.05 "
+        "| 1, 0 right: mean ∞, log sd ∞; no moments (1) |"
+    )
+    assert {name for case in CASES for name in case.shapes} <= set(ALL_SHAPES)
+
+
+def test_a_peer_keeps_its_compiled_code_between_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, begun = SHAPES["normal-1"], []
+
+    def begin(entry: object, target: sa.Target) -> Callable[[int], Callable[[], Fit]]:
+        begun.append(target)
+        z = np.array([[-1.0], [1.0]])
+        return lambda seed: lambda: Fit(np.full(1, float(seed)), np.ones(1), z, None, 0, 0)
+
+    monkeypatch.setattr(bench, "peer", lambda name: Peer(begin, "", "o", "k"))
+    fit = bench._by_peer("any")
+    target, other = (sa.Target(SHAPES[name].log_density, dim=1) for name in ("normal-1", "t3-1"))
+    assert [fit(shape, target, seed)["mean_error"] for seed in range(3)] == [0.0, 1.0, 2.0]
+    assert len(begun) == 1
+    fit(shape, other, 0)
+    assert len(begun) == 2
 
 
 @pytest.mark.parametrize("number", range(9))
@@ -183,3 +280,4 @@ def test_the_page_shows_the_stored_counts(stored: pd.DataFrame) -> None:
     for row in found.itertuples(index=False):  # of others, their totals
         if row.method == "scoreascent" or row.kind == "all":
             assert "| " + " | ".join(map(str, row)) + " |" in page
+    assert before_and_after(stored) in page

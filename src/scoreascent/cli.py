@@ -135,7 +135,7 @@ def accuracy(
 @bench.command()
 def verdict(
     shape: Annotated[list[str] | None, typer.Option(help="only this shape (repeat)")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="scoreascent or nuts (repeat)")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
     seeds: Annotated[int, typer.Option(help="fits of each shape by each method")] = 5,
     quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
     draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,

@@ -57,6 +57,7 @@ def by_model(table: pd.DataFrame) -> pd.DataFrame:
         worst = lambda name, part=part, absent=absent: (  # noqa: E731
             np.nan if absent else float(part[name].fillna(np.inf).max())
         )
+        fitted = bool(np.isfinite(worst("mean_error")))  # else unknown numbers are wrong ones
         far = np.log(part["sd_ratio"]).abs()
         rows.append(
             {
@@ -68,7 +69,7 @@ def by_model(table: pd.DataFrame) -> pd.DataFrame:
                 "sd_error": worst("sd_error"),
                 "sd_ratio": part["sd_ratio"][far.idxmax()] if far.notna().any() else np.nan,
                 "coverage": part["coverage"].median(),
-                **{n: np.nan if part[n].isna().all() else worst(n) for n in OWN},
+                **{n: np.nan if fitted and part[n].isna().all() else worst(n) for n in OWN},
                 "k_hat": part["k_hat"].median(),
                 "densities": part["densities"].median(),
                 "gradients": part["gradients"].median(),

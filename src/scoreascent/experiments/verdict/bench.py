@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -22,9 +23,12 @@ from scoreascent.diagnostics.rules import GOOD
 from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.metrics import k_hat_of
 from scoreascent.experiments.accuracy.peers import peer
+from scoreascent.experiments.accuracy.peers.base import Seeded
 from scoreascent.experiments.experiment import Experiment
 from scoreascent.experiments.runner import Cell
 from scoreascent.experiments.store import Frames, RunFolder, StoredRun
+from scoreascent.experiments.verdict.fooled import before_and_after
+from scoreascent.experiments.verdict.posteriors import POSTERIORS
 from scoreascent.experiments.verdict.random import random_shape
 from scoreascent.experiments.verdict.shapes import SHAPES, Shape
 from scoreascent.run import TOLERANCE
@@ -34,7 +38,8 @@ MAX_MEAN_ERROR = MAX_SD_ERROR = TOLERANCE
 NUTS_RHAT = 1.01
 MAX_PEER_K = 0.7  # k̂ up to which a peer's q is taken for good
 RANDOM_SHAPES = 30
-ALL_SHAPES = {**SHAPES, **{f"random-{i:02d}": random_shape(i) for i in range(RANDOM_SHAPES)}}
+RANDOM = {f"random-{i:02d}": random_shape(i) for i in range(RANDOM_SHAPES)}
+ALL_SHAPES = {**SHAPES, **POSTERIORS, **RANDOM}
 REFUSALS = (ValueError, RuntimeError, FloatingPointError)
 
 # other libraries' methods that have weights, and so a k̂
@@ -162,10 +167,13 @@ def _nuts(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
 def _by_peer(name: str) -> Method:
     """Return a fit by another library's method of the accuracy suite; good if k̂ ≤ 0.7."""
 
+    @lru_cache(maxsize=1)  # what it keeps between seeds: compiled code
+    def begun(target: sa.Target) -> Seeded:
+        return peer(name).begin(Entry(target.dim, "a shape", density=lambda: target), target)
+
     def fit(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
-        entry = Entry(shape.dim, "a shape", density=lambda: target)
         try:
-            found = peer(name).begin(entry, target)(seed)()
+            found = begun(target)(seed)()
         except REFUSALS as error:
             return _refused(error)
         k_hat = np.inf if found.log_weights is None else k_hat_of(found.log_weights)
@@ -215,13 +223,14 @@ def counts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(run: StoredRun, console: Console) -> None:
-    """Write the counts, and the fits that were wrong and called good."""
+    """Write the counts, and what once fooled it; tell fits that were wrong and called good."""
     table = run.read_table(hint="run `scoreascent bench verdict` first")
     found = counts(table)
     header = "| " + " | ".join(found.columns) + " |\n|" + "---|" * len(found.columns)
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in found.itertuples(index=False)]
     text = "\n".join([header, *lines]) + "\n"
     (run.path / "counts.md").write_text(text)
+    (run.path / "before-and-after.md").write_text(before_and_after(judged(table)))
     judged(table).to_csv(run.path / "table.csv", index=False, float_format="%.4g")
     console.print(Markdown(text))
     wrong = judged(table).query("good and not right")
