@@ -74,12 +74,18 @@ class _Search(NamedTuple):
 
 
 def climb(
-    target: Target, first: list[Vector], home: Home, unit: Vector, most: int = MAX_ITERATIONS
+    target: Target,
+    first: list[Vector],
+    home: Home,
+    unit: Vector,
+    most: int = MAX_ITERATIONS,
+    rise: float = 0.0,
 ) -> tuple[list[Path], int]:
     """Return the path of a search from each of the places, and the gradients they took in all.
 
     `unit` is a factor of a covariance matrix in whose coordinates the search is, a matrix or a
-    diagonal. With `most` 0 the paths are the first places.
+    diagonal. With `most` 0 the paths are the first places. A search also ends when a few steps in a
+    row have not brought more than `rise` nats each.
     """
     rows = int(np.clip(MAX_PATH_NUMBERS // (WIDTH * target.dim), 4, MAX_ROWS))
     paths: list[Path] = []
@@ -92,7 +98,7 @@ def climb(
         level, above = (np.asarray(x, default_dtype()) for x in home[1:])
         told = _climb(
             target, Home(home.q, level, above), as_default(unit), as_default(batch), active,
-            np.int32(most), rows,
+            np.int32(most), np.asarray(rise, default_dtype()), rows,
         )  # fmt: skip
         z, log_p, is_home, count = (np.asarray(x) for x in told)
         gradients += int(count[:n].sum())
@@ -107,7 +113,7 @@ def climb(
 
 @functools.partial(jax.jit, static_argnames="rows")
 def _climb(
-    target: Target, home: Home, unit: Any, origin: Any, active: Any, most: Any, rows: int
+    target: Target, home: Home, unit: Any, origin: Any, active: Any, most: Any, rise: Any, rows: int
 ) -> Any:
     """Return places (rows, n, d) and their log p, NaN in rows not used; whether home; gradients."""
 
@@ -138,12 +144,12 @@ def _climb(
     def turn(s: _Search, origin: Any, is_first: Any) -> _Search:
         x = s.x + s.length * s.direction
         loss, slope, home = look(x, origin)
-        rise = s.slope @ s.direction
+        steep = s.slope @ s.direction
         noise = 2 * jnp.finfo(x.dtype).eps * jnp.abs(s.loss)
-        better = loss <= s.loss + ENOUGH * s.length * rise + noise
+        better = loss <= s.loss + ENOUGH * s.length * steep + noise
         better = jnp.isfinite(loss) & (better | is_first)
-        taken = _taken(s, x, loss, slope, is_first)
-        failed = _failed(s, loss, rise)
+        taken = _taken(s, x, loss, slope, is_first, rise)
+        failed = _failed(s, loss, steep)
         new = jax.tree.map(lambda a, b: jnp.where(better, a, b), taken, failed)
         flat = jnp.max(jnp.abs(new.slope)) <= FLAT
         home = home & better
@@ -176,7 +182,7 @@ def _climb(
     return path, log_p, searches.home, searches.gradients
 
 
-def _taken(s: _Search, x: Any, loss: Any, slope: Any, is_first: Any) -> _Search:
+def _taken(s: _Search, x: Any, loss: Any, slope: Any, is_first: Any, rise: Any) -> _Search:
     """Return the search after a step that is taken: what it learnt, and where it goes next."""
     step, change = x - s.x, slope - s.slope
     learns = (step @ change > 1e-10 * (change @ change)) & ~is_first
@@ -186,7 +192,7 @@ def _taken(s: _Search, x: Any, loss: Any, slope: Any, is_first: Any) -> _Search:
     )
     pairs = jnp.minimum(s.pairs + learns, MEMORY)
     noise = 2 * jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(loss), 1)
-    calm = jnp.where((s.loss - loss <= noise) & ~is_first, s.calm + 1, 0)
+    calm = jnp.where((s.loss - loss <= jnp.maximum(noise, rise)) & ~is_first, s.calm + 1, 0)
     direction, length = _direction(slope, steps, changes, pairs)
     return s._replace(
         x=x, loss=loss, slope=slope, direction=direction, length=length, steps=steps,

@@ -64,7 +64,7 @@ WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a 
 # In many dimensions chains move by themselves, by trajectories of several lengths
 ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
-LADDER_CHAINS, LADDER_STEPS = 16, 5120
+LADDER_CHAINS, LADDER_STEPS, MIN_LADDER_STEPS = 16, 20_480, 5
 FAR_AWAY = 1000.0  # for an sd, where none is known
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
@@ -169,8 +169,8 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     say(f"kernel: {ON_THEIR_OWN!r}, for many dimensions")
     say(f"chains: {n}")
     say("update: from states and gradients, each time the number of steps has doubled")
-    stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS)
     steps = LADDER_STEPS if given.steps is None else given.steps
+    stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS, most=max(steps, MIN_LADDER_STEPS))
     method = pmcsa(n, ON_THEIR_OWN)
     return replace(
         given, method=method, q=start.q, start=start, update=Still(), steps=steps, stop=stop

@@ -60,7 +60,7 @@ def run(
             )  # compiles, so that the clock times iterations
         if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
             ended = "stopped"
-        while done < steps and ended == "max_steps":
+        while done < steps and ended == "max_steps" and not watch.hopeless:
             n = min(size, steps - done, hook.room(done), watch.room(done))
             clock = time.perf_counter()
             state, rows, points = run_chunk(
@@ -82,7 +82,8 @@ def run(
             elif called and done < steps and ended == "max_steps":
                 ended = "stopped"
             bar.update(done, float(np.mean(parts[-1].loss)), float(np.mean(parts[-1].acceptance)))
-            saver.save(state, parts, watch.windows, force=done >= steps or ended != "max_steps")
+            is_last = done >= steps or ended != "max_steps" or watch.hopeless
+            saver.save(state, parts, watch.windows, force=is_last)
     trace = join(parts)
     if skips.shape == ():
         return state, trace, ended

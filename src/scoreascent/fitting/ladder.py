@@ -37,7 +37,9 @@ MIN_MOVES = 10  # moves of a chain in the late steps below which they say nothin
 MAX_WHOLE = 1000  # dimensions; beyond, correlations are learnt in the directions that matter most,
 DIRECTIONS = 48  # so many of the states' and of the gradients',
 POWERS = 3  # found by so many powers of their covariances
+MAX_RATIO = 1e12  # of variances by states and by gradients
 RIDGE = 0.02  # of the mean variance, times d/n: what keeps both covariances invertible
+PATIENCE = 2560  # steps before a run may be given up
 LEARNS_AFRESH = 40  # steps up to which a new q begins a new search for the step size
 AS_IF_AFTER = 5  # steps, later
 MAY_STRETCH = 320  # steps after which trajectories may be longer, so many times,
@@ -51,7 +53,8 @@ class Ladder(Config):
 
     The standard errors of means, in posterior sds, and of log sds must be at most `tolerance`, and
     R̂ of every coordinate over the chains at most `rhat`. q is set after `first` steps, and then
-    each time their number has doubled.
+    each time their number has doubled. A run that would take twice `most` steps at the rate at
+    which errors fall is given up.
 
     >>> Ladder(tolerance=0.05)
     Ladder(tolerance=0.05)
@@ -60,6 +63,7 @@ class Ladder(Config):
     tolerance: float = 0.0285
     rhat: float = 1.04
     first: int = 5
+    most: int = 20480
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < math.inf:
@@ -67,6 +71,7 @@ class Ladder(Config):
         if not 1 < self.rhat < math.inf:
             raise ValueError(f"rhat must be above 1 and finite, got {self.rhat!r}")
         object.__setattr__(self, "first", check_count("first", self.first, 2))
+        object.__setattr__(self, "most", check_count("most", self.most, self.first))
 
     @property
     def averages(self) -> str:
@@ -133,7 +138,7 @@ class Climb:
     def __init__(self, rule: Ladder, method: Method, rungs: Rungs, target: Target) -> None:
         self.rule, self.windows, self._method, self._target = rule, rungs, method, target
         self.seen = Convergence(0)
-        self.met = False
+        self.met = self.hopeless = False
         size = max(1, math.prod(rungs.points.shape[1:]))
         self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, CHUNK_ROWS))
         self._most = min(MAX_STATES // max(1, method.chains), MAX_NUMBERS // size)
@@ -192,6 +197,9 @@ class Climb:
             error = largest_error(self._target, self.late_states(), self.rule.tolerance)
             self.seen = self.seen._replace(error=max(self.seen.error, error))
         self.met = not self.rule.complaints(self.seen)
+        steps = int(self.windows.at[-1])
+        needed = steps * (self.seen.error / self.rule.tolerance) ** 2
+        self.hopeless = steps >= PATIENCE and needed > 2 * self.rule.most
 
     def _next_mark(self, steps: int) -> int:
         return next(i for i in range(1, 2 + max(steps, self.rule.first)) if self._is_mark(steps + i)[0])
@@ -254,14 +262,15 @@ def metric(z: Floats, g: Floats, before: Family) -> Family:
     slopes = g - g.mean(0)
     with np.errstate(all="ignore"):
         unit = (np.mean(away**2, 0) / np.mean(slopes**2, 0)) ** 0.25
-    unit = np.where(np.isfinite(unit) & (unit > 0), unit, np.asarray(before.sd, np.float64))
+    plain = np.where(away.any(0), np.sqrt(np.mean(away**2, 0)), np.asarray(before.sd, np.float64))
+    unit = np.where(np.isfinite(unit) & (unit > 0), unit, plain)
     tril = np.diag(unit)
     if n > dim:
         try:
             x, y = away / unit, slopes * unit
             middle = _geometric_mean(x, y) if dim <= MAX_WHOLE else _in_few_directions(x, y)
             whole = unit[:, None] * np.linalg.cholesky(middle)
-            tril = whole if np.all(np.isfinite(whole)) else tril
+            tril = whole if np.all(np.isfinite(whole.astype(before.mean.dtype))) else tril
         except np.linalg.LinAlgError:
             pass
     return _full_rank(mean, tril, before)
@@ -272,7 +281,7 @@ def _geometric_mean(x: Floats, y: Floats) -> Floats:
     c, g = _second_moments(x), _second_moments(y)
     half = np.linalg.cholesky(c)
     values, vectors = np.linalg.eigh(half.T @ g @ half)
-    factor = half @ (vectors * np.maximum(values, np.finfo(float).tiny) ** -0.25)
+    factor = half @ (vectors * np.clip(values, 1 / MAX_RATIO, MAX_RATIO) ** -0.25)
     return factor @ factor.T
 
 

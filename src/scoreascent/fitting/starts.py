@@ -12,7 +12,7 @@ from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
-from scoreascent.climbs import Home, climb
+from scoreascent.climbs import MAX_ITERATIONS, Home, climb
 from scoreascent.families import Family, FullRank, LowRank
 from scoreascent.kernels import evaluate
 from scoreascent.run import Start
@@ -43,7 +43,7 @@ MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as on
 MIN_MASS = np.exp(-5.0)  # a place with a smaller share of the best one's mass may be dropped
 MIN_VARIANCE = 0.02  # unless, times its squared distance in sds, it is at least this
 NEAR_BOX = (2.0,)  # where short searches begin, in every coordinate
-SHORT_CLIMB = 10  # gradients of a short search
+RISE = 1.0  # nats a dimension and step, that a short search must bring
 MAX_BELOW = 10.0  # nats a dimension, of where one ends below the best
 FIRST_SCALE = 0.1  # of q, before the chains have told it anything
 MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
@@ -89,8 +89,9 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, chains: int = 16) -> St
     """Where as many short searches end, one for each chain: on their way up, not at the top.
 
     In many dimensions a mode is far from where the mass is, and its curvature costs more than it
-    tells. A few dozen steps of L-BFGS bring each chain to where it can find its own way; chains
-    that came from different places and still agree have forgotten where they began.
+    tells. So a search ends when its steps bring less than a nat a dimension, where a chain can find
+    its own way; chains that came from different places and still agree have forgotten where they
+    began.
 
     >>> import jax.numpy as jnp
     >>> target = Target(lambda z: -50 * jnp.sum((z - 3) ** 2), dim=2)
@@ -103,15 +104,16 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, chains: int = 16) -> St
     q = FullRank.standard(target.dim)
     home = Home(q, np.inf, 0.0)  # that no search comes to, of the family that the fit will have
     first = first_points(target, key, rng, chains, None, cost, NEAR_BOX, home)
-    paths, gradients = climb(target, first, home, plain_unit(target.dim), SHORT_CLIMB)
+    unit, rise = plain_unit(target.dim), RISE * target.dim
+    paths, gradients = climb(target, first, home, unit, MAX_ITERATIONS, rise)
     ends = [(path.log_p[-1], path.z[-1]) for path in paths if np.isfinite(path.log_p[-1])]
     if not ends:
         raise ValueError(_nowhere(target))
     ends.sort(key=lambda end: -end[0])
     fair = [z for log_p, z in ends if log_p >= ends[0][0] - MAX_BELOW * target.dim]
     z = np.stack([fair[i % len(fair)] for i in range(chains)])
-    unit = FIRST_SCALE * np.eye(target.dim)
-    q = FullRank.from_factor(as_default(np.median(z, 0)), as_default(unit))
+    tril = as_default(FIRST_SCALE * np.eye(target.dim))
+    q = FullRank.from_factor(as_default(np.median(z, 0)), tril)
     count = (cost.densities, cost.gradients + gradients)
     heights = tuple(float(log_p) for log_p, _ in ends)
     return Start(q, as_default(z), heights, len(fair), True, count)

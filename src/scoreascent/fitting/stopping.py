@@ -164,6 +164,7 @@ class Watch:
     """
 
     slopes = False  # whether gradients are kept beside the points
+    hopeless = False  # whether the rule will not be met in time
 
     def __init__(self, rule: Converged | None, method: Method, windows: Windows | None) -> None:
         self.rule, self.windows = rule, windows
