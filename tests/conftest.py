@@ -35,6 +35,7 @@ if "SCOREASCENT_TEST_FLAGS" not in os.environ:  # workers and other children hav
         ]
     )
     os.environ["SCOREASCENT_TEST_FLAGS"] = "set"
+    os.environ["SCOREASCENT_CACHE"] = "0"  # tests compile for themselves
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
 
 

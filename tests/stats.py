@@ -69,15 +69,21 @@ def places(moves: Any) -> int:
     return moves.n if isinstance(moves, sa.Parallel) else 1
 
 
-def stationary(moves: Any, z: Any, log_p: Any, q: Any = None) -> sa.Particles:
+def stationary(
+    moves: Any, z: Any, log_p: Any, q: Any = None, target: sa.Target | None = None
+) -> sa.Particles:
     """An η ~ Π for `moves`, given as many exact and independent draws of π as it has `places`.
 
     The pairs of a Rao–Blackwellised `Parallel` have no weight on the half that was proposed. Moves
     with one chain get its state in all their places; for `CIS` the first has all the weight.
-    Kernels that learn begin with what they know at q, the standard Gaussian if there is none.
+    Kernels that learn begin with what they know at q, the standard Gaussian if there is none, and a
+    step size as if after so many steps that it hardly moves. With the target, chains have all that
+    their kernel keeps of a state.
     """
     q = sa.MeanField.standard(z.shape[-1], dtype=z.dtype) if q is None else q
-    tuning = moves.kernel.first_tuning(q) if hasattr(moves, "kernel") else None
+    tuning = None
+    if hasattr(moves, "kernel"):
+        tuning = moves.kernel.afresh(moves.kernel.first_tuning(q), 10**9)
     n = getattr(moves, "n", 1)
     if isinstance(moves, sa.Parallel) and moves.rao_blackwell:
         z, log_p = jnp.concatenate([jnp.zeros_like(z), z]), jnp.concatenate([log_p, log_p])
@@ -86,7 +92,11 @@ def stationary(moves: Any, z: Any, log_p: Any, q: Any = None) -> sa.Particles:
         z, log_p = jnp.repeat(z, n, 0), jnp.repeat(log_p, n, 0)
     if isinstance(moves, sa.CIS):
         return sa.Particles(z, log_p, jnp.zeros(n, z.dtype).at[0].set(1))
-    return sa.Particles(z, log_p, jnp.full(n, 1 / n, z.dtype), tuning)
+    points: Any = sa.Point(z, log_p)
+    if isinstance(moves, sa.Parallel) and target is not None:
+        points = jax.vmap(lambda point: moves.kernel.prepare(target, point))(points)
+    gradient = getattr(points, "gradient", None)
+    return sa.Particles(z, log_p, jnp.full(n, 1 / n, z.dtype), tuning, gradient)
 
 
 # -- invariance ----------------------------------------------------------------------------------
@@ -147,7 +157,7 @@ def changes(moves: Any, target: sa.Target, qs: Any, key: Any, z: Any) -> Any:
 
     def replica(key: Any, z: Any) -> Any:
         first = jax.tree.map(lambda leaf: leaf[0], qs)
-        start = stationary(moves, z, jax.vmap(target.log_prob)(z), first)
+        start = stationary(moves, z, jax.vmap(target.log_prob)(z), first, target)
         before = expectations(moves, start)
 
         def step(eta: Any, inputs: Any) -> Any:

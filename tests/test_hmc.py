@@ -19,6 +19,7 @@ from scipy.special import polygamma
 
 import scoreascent as sa
 from scoreascent.kernels import hmc
+from scoreascent.kernels.base import Slope
 from tests.helpers import x64
 from tests.registry import FAMILIES, TARGETS
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
@@ -27,7 +28,11 @@ from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 
 def fly(kernel: sa.HMC, target: sa.Target, q: Any, z: Any, p: Any, size: float, count: int) -> Any:
-    return quick_jit(lambda z, p: kernel._fly(target, q, sa.Point(z, jnp.zeros(())), p, size, jnp.int32(count)))(z, p)
+    def go(z: Any, p: Any) -> Any:
+        start = sa.Point(z, jnp.zeros(()))
+        return kernel._fly(target, q, start, p, size, jnp.int32(count))
+
+    return quick_jit(go)(z, p)
 
 
 @functools.partial(quick_jit, static_argnums=0)
@@ -124,9 +129,9 @@ def test_mala_is_one_step_of_hmc() -> None:
     one = moved(sa.HMC(step_size=0.6, length=0.6), key, target, q, point)
     for a, b in zip(jax.tree.leaves(mala), jax.tree.leaves(one)):
         np.testing.assert_array_equal(a, b)
-    assert sa.HMC(length=100.0, step_size=0.1)._leaps(jnp.float32(0.1)) == 24
-    assert sa.HMC(length=1.0, step_size=0.4)._leaps(jnp.float32(0.4)) == 3
-    assert sa.MALA()._leaps(jnp.float32(1e-9)) == 1
+    assert sa.HMC(length=100.0, step_size=0.1)._leaps(jnp.float32(0.1), None) == 24
+    assert sa.HMC(length=1.0, step_size=0.4)._leaps(jnp.float32(0.4), None) == 3
+    assert sa.MALA()._leaps(jnp.float32(1e-9), None) == 1
 
 
 def with_wall(at: float, value: float) -> sa.Target:
@@ -174,6 +179,148 @@ def test_a_gradient_that_is_nan_keeps_the_chain_where_it_is() -> None:
     assert end.z[0] == 0
     assert info.acceptance == 0
     assert info.invalid == 0  # nothing was asked where it is not defined
+
+
+# -- the gradient that is kept -------------------------------------------------------------------
+
+
+def tuned(size: float, taken: int = 0, age: int | None = None) -> Any:
+    """A step size that was learnt, in the default precision."""
+    tuning = sa.HMC().first_tuning(sa.MeanField.standard(1))
+    return tuning._replace(
+        log=jnp.log(jnp.asarray(size, tuning.log.dtype)),
+        taken=jnp.int32(taken),
+        age=jnp.int32(taken if age is None else age),
+    )
+
+
+class KeepsTheOldOne(sa.HMC):
+    """Keeps the gradient of where the trajectory began, wherever it went."""
+
+    def tuned_step(self, key: Any, target: Any, q: Any, point: Any, tuning: Any) -> Any:
+        end, *rest = super().tuned_step(key, target, q, point, tuning)
+        return end._replace(gradient=point.gradient), *rest
+
+
+def differs_from_chains_without(kernel: sa.HMC) -> float:
+    """How far ten steps of chains that keep their gradients are from those that take them anew."""
+    with x64():
+        known, n = TARGETS["skewed-5d"], 6
+        q = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), FAMILIES["full-rank"](5))
+        z = jnp.linspace(-1.0, 1.0, 5 * n).reshape(n, 5)
+        points = jax.vmap(lambda z: sa.Point(z, known.log_density(z)))(z)
+        slopes = jax.vmap(lambda p: kernel.prepare(known.target, p))(points)
+
+        def run(points: Any, kernel: Any) -> Any:
+            def once(carry: Any, key: Any) -> Any:
+                points, tuning = carry
+                step = lambda k, p: kernel.tuned_step(k, known.target, q, p, tuning)  # noqa: E731
+                points, info, seen = jax.vmap(step)(jax.random.split(key, n), points)
+                tuning = kernel.retune(tuning, jnp.mean(seen), points)
+                return (points, tuning), (points, info.acceptance)
+
+            keys = jax.random.split(jax.random.key(4), 10)
+            (_, tuning), seen = jax.lax.scan(once, (points, kernel.first_tuning(q)), keys)
+            return *seen, tuning
+
+        without, rate, one = quick_jit(lambda p: run(p, sa.HMC(kernel.length)))(points)
+        kept, rate_kept, two = quick_jit(lambda p: run(p, kernel))(slopes)
+        assert np.ptp(np.asarray(kept.z), 0).max() > 0.5  # they moved
+        gradient = jax.vmap(jax.vmap(jax.grad(known.log_density)))(kept.z)
+        assert int(one.gradients) == int(two.gradients) + 10
+        return max(
+            float(jnp.max(jnp.abs(a - b)))
+            for a, b in [
+                (without.z, kept.z),
+                (without.log_p, kept.log_p),
+                (rate, rate_kept),
+                (gradient, kept.gradient),
+            ]
+        )
+
+
+def test_a_kept_gradient_changes_nothing_but_the_cost() -> None:
+    assert differs_from_chains_without(sa.HMC()) < 1e-9
+    assert differs_from_chains_without(sa.HMC(length=(0.6, 3.0))) < 1e-9
+    assert differs_from_chains_without(KeepsTheOldOne()) > 0.1
+
+
+def test_parallel_chains_keep_their_gradients() -> None:
+    """From the first on; a cycle, and one chain after the other, take them anew."""
+    known, q, key = TARGETS["skewed-5d"], FAMILIES["mean-field"](5), jax.random.key(0)
+
+    def moved(moves: Any) -> Any:
+        eta = moves.init(key, known.target, q)
+        return eta, moves.step(key, known.target, q, eta)[0]
+
+    for eta in quick_jit(lambda: moved(sa.Parallel(sa.HMC(), 4)))():
+        assert eta.gradient.shape == (4, 5)
+        right = jax.vmap(jax.grad(known.log_density))(eta.z)
+        np.testing.assert_allclose(eta.gradient, right, rtol=1e-4, atol=1e-4)
+    for moves in (sa.Sequential(sa.HMC(), 4), sa.Parallel(sa.Cycle(sa.IMH(), sa.HMC()), 4)):
+        assert all(eta.gradient is None for eta in jax.eval_shape(lambda m=moves: moved(m)))
+
+
+def test_a_place_whose_gradient_is_not_finite_is_not_gone_to() -> None:
+    """The density is right beyond the wall, its slope there is not: a chain could not leave."""
+
+    def density(z: Any) -> Any:
+        trap = jnp.where(z[0] > 0.1, jnp.sqrt(jnp.abs(z[0]) * 0.0), 0.0)
+        return -0.5 * jnp.sum(z**2) + trap
+
+    target, q, kernel = sa.Target(density, dim=1), sa.MeanField.standard(1), sa.HMC(step_size=0.5)
+    start = kernel.prepare(target, sa.Point(jnp.zeros(1), jnp.float32(0)))
+    assert np.all(np.isfinite(start.gradient))
+    assert not np.isfinite(jax.grad(density)(jnp.ones(1)))
+    steps = quick_jit(jax.vmap(lambda key: kernel.step(key, target, q, start)))
+    end, info = steps(jax.random.split(jax.random.key(0), 100))
+    assert np.all(end.z <= 0.1)
+    assert np.all(np.isfinite(end.gradient))
+    assert np.any(info.acceptance > 0.5)
+
+
+# -- how long trajectories are -------------------------------------------------------------------
+
+
+def test_lengths_vary_by_turns_of_the_golden_section() -> None:
+    """Spread evenly between the two, whichever steps are looked at."""
+    kernel, size = sa.HMC(length=(1.0, 3.0), max_steps=10_000), 1e-3
+    leaps = np.array(
+        [int(kernel._leaps(jnp.float32(size), tuned(size, age=t))) for t in range(100)]
+    )
+    assert leaps.min() >= 1000
+    assert leaps.max() <= 3001
+    shares = np.sort(leaps[40:]) * size
+    np.testing.assert_allclose(shares, np.linspace(1, 3, 60), atol=0.1)
+    assert np.abs(np.diff(leaps)).min() > 500  # neighbours are far apart
+    stretched = tuned(size, age=7)._replace(stretch=jnp.float32(2.0))
+    assert abs(int(kernel._leaps(jnp.float32(size), stretched)) - 2 * leaps[7]) <= 2
+
+
+def test_in_a_hurry_the_first_trajectories_are_short() -> None:
+    kernel = sa.HMC(length=100.0, max_steps=64, hurry=True)
+    leaps = [int(kernel._leaps(jnp.float32(0.1), tuned(0.1, age=t))) for t in (0, 10, 20, 50, 500)]
+    assert leaps == [8, 8, 16, 40, 64]
+    short = sa.HMC(length=100.0, max_steps=4, hurry=True)
+    assert int(short._leaps(jnp.float32(0.1), tuned(0.1))) == 4
+    # it is the age that counts, not since when the step size is learnt
+    assert int(kernel._leaps(jnp.float32(0.1), kernel.afresh(tuned(0.1, age=50), 0))) == 40
+
+
+def test_a_tuning_may_learn_afresh() -> None:
+    """The step size stays, and moves by as much as after so many steps."""
+    kernel, tuning = sa.HMC(), tuned(0.3, taken=1000)
+    after = kernel.afresh(tuning, 5, 2.0)
+    assert (int(after.taken), int(after.age), float(after.stretch)) == (5, 1000, 2.0)
+    assert float(after.log) == float(tuning.log)
+    then = kernel.retune(after, jnp.float32(0.4), sa.Point(jnp.ones((1, 1)), None))
+    np.testing.assert_allclose(then.log - after.log, 6**-0.6 * (0.4 - 0.9), rtol=1e-4)
+    assert (int(then.taken), int(then.age), float(then.stretch)) == (6, 1001, 2.0)
+    fixed, eta = sa.HMC(step_size=0.1), sa.Particles(jnp.ones((1, 1)), None, None, tuning)
+    assert fixed.afresh(None, 5) is None
+    assert sa.IMH().afresh(None, 5) is None
+    assert int(sa.Parallel(kernel, 1).afresh(eta, 5).tuning.taken) == 5
+    assert sa.CIS(4).afresh(eta, 5) is eta
 
 
 # -- kernels made of kernels ---------------------------------------------------------------------
@@ -396,21 +543,37 @@ def test_learning_that_does_not_vanish_is_rejected(kernel: Any) -> None:
 
 
 def test_gradients_are_counted() -> None:
-    """One at the start and one for each leap, of a transition."""
-    tuning = hmc.StepSize(jnp.log(jnp.float32(0.5)), jnp.int32(3), jnp.int32(10))
-    after = sa.HMC(length=1.4).retune(tuning, jnp.float32(0.9), sa.Point(jnp.ones((1, 1)), None))
-    assert int(after.gradients) == 10 + 1 + 3
+    """One for each leap, of a transition; and one at the start, unless it was kept."""
+    tuning = tuned(0.5, taken=3)._replace(gradients=jnp.int32(10))
+    kernel, seen, z = sa.HMC(length=1.4), jnp.float32(0.9), jnp.ones((1, 1))
+    assert int(kernel.retune(tuning, seen, sa.Point(z, None)).gradients) == 10 + 1 + 3
+    after = kernel.retune(tuning, seen, Slope(z, None, z))
+    assert int(after.gradients) == 10 + 3
+    assert (int(after.taken), int(after.age), float(after.stretch)) == (4, 4, 1.0)
+    assert kernel.evaluations(after, 4) == (0, 13)
     assert sa.HMC(step_size=0.1).retune(None, None, None) is None
 
 
 # -- bad input -----------------------------------------------------------------------------------
 
+LENGTHS = "length must be positive and finite, or two such numbers,"
+
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: sa.HMC(length=0.0), "length must be positive and finite, got 0.0"),
-        (lambda: sa.HMC(length=None), "length must be positive and finite, got None"),
+        (lambda: sa.HMC(length=0.0), f"{LENGTHS} got 0.0"),
+        (lambda: sa.HMC(length=None), f"{LENGTHS} got None"),
+        (lambda: sa.HMC(length=np.nan), f"{LENGTHS} got nan"),
+        (lambda: sa.HMC(length=(3.0, 0.6)), rf"{LENGTHS} got \(3.0, 0.6\)"),
+        (lambda: sa.HMC(length=(0.0, 1.0)), rf"{LENGTHS} got \(0.0, 1.0\)"),
+        (lambda: sa.HMC(length=(0.6, np.inf)), rf"{LENGTHS} got \(0.6, inf\)"),
+        (lambda: sa.HMC(length=(0.6, 1.0, 3.0)), rf"{LENGTHS} got \(0.6, 1.0, 3.0\)"),
+        (lambda: sa.HMC(length=(None, None)), rf"{LENGTHS} got \(None, None\)"),
+        (
+            lambda: sa.HMC(length=(0.6, 3.0), step_size=0.1),
+            r"length: two of them, \(0.6, 3.0\), need a step size that is learnt, .* is 0.1",
+        ),
         (lambda: sa.HMC(step_size=-1.0), "step_size must be positive .* got -1.0"),
         (lambda: sa.HMC(step_size=np.inf), "step_size must be positive .* got inf"),
         (lambda: sa.HMC(acceptance=1.0), "acceptance must lie strictly .* got 1.0"),

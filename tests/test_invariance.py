@@ -169,8 +169,8 @@ class AcceptsTwice(sa.Parallel):
 class KicksTooMuch(sa.HMC):
     """The last whole kick is left whole."""
 
-    def _fly(self, target, q, z, momentum, size, count):
-        end = super()._fly(target, q, z, momentum, size, count)
+    def _fly(self, target, q, point, momentum, size, count):
+        end = super()._fly(target, q, point, momentum, size, count)
         half = 0.5 * size * self._maps(q)[1](jax.grad(target.log_prob)(end.z))
         return end._replace(momentum=end.momentum + half)
 
@@ -185,9 +185,18 @@ class NeverRefuses(sa.HMC):
         key_noise, _, _ = jax.random.split(key, 3)
         momentum = jax.random.normal(key_noise, point.z.shape)
         size = jnp.float32(self.step_size)
-        end = self._fly(target, q, point.z, momentum, size, self._leaps(size))
+        end = self._fly(target, q, point, momentum, size, self._leaps(size, None))
         one = jnp.ones(())
-        return sa.Point(end.z, end.log_p), sa.Info(one, end.invalid), one
+        moved = point._replace(z=end.z, log_p=end.log_p, gradient=end.gradient)
+        return moved, sa.Info(one, end.invalid), one
+
+
+class StaleGradient(sa.HMC):
+    """Keeps the gradient of where the trajectory began: the next one starts with another's kick."""
+
+    def tuned_step(self, key, target, q, point, tuning):
+        end, info, seen = super().tuned_step(key, target, q, point, tuning)
+        return end._replace(gradient=point.gradient), info, seen
 
 
 class StaleCycle(sa.Cycle):
@@ -240,6 +249,7 @@ GRADIENT_MUTANTS = {
     "last kick not halved": KicksTooMuch(**COARSE),
     "no kinetic energy": NoKineticEnergy(**COARSE),
     "trajectories never refused": NeverRefuses(**COARSE),
+    "gradient of the state is stale": StaleGradient(**COARSE),
     "cycle with a stale density": StaleCycle(sa.IMH(), sa.HMC(**COARSE)),
 }
 

@@ -4,6 +4,7 @@ The public names are those that each room lists in its `__all__`, and a few more
 """
 
 from scoreascent import adapters, families, fitting, kernels, methods, plots, schedules, update
+from scoreascent._cache import use_cache
 from scoreascent._structs import Config, pytree
 from scoreascent._version import __version__
 from scoreascent.adapters import *
@@ -29,6 +30,7 @@ __all__ = [
     "plots",
     "pytree",
     "schedules",
+    "use_cache",
 ]
 __all__ += adapters.__all__
 __all__ += families.__all__

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from scoreascent._cache import use_cache
 from scoreascent._extras import require
 from scoreascent.fitting.provenance import versions
 
@@ -34,6 +35,7 @@ def demo(
     key: Annotated[int, typer.Option(help="the seed")] = 0,
 ) -> None:
     """Fit a regression on real data by the ELBO, pMCSA and sa.fit, and compare with NUTS."""
+    use_cache()  # a second demo need not compile what the first one did
     module = _load("demo", "cli", "the demo")
     out.mkdir(parents=True, exist_ok=True)
     module.run(console, out / "demo.png", key)

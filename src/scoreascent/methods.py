@@ -198,17 +198,24 @@ class PathElbo(Config, Method):
         return materialise(jax.vmap(q.noise)(jax.random.split(key, self.n)))
 
 
-def pmcsa(n: int = 10, kernel: Kernel | None = None, rao_blackwell: bool = False) -> ScoreAscent:
+def pmcsa(
+    n: int = 10,
+    kernel: Kernel | None = None,
+    rao_blackwell: bool = False,
+    batch: int | None = None,
+) -> ScoreAscent:
     """Parallel Markov chain score ascent (Algorithm 1): N chains, one transition each.
 
     N evaluations of p, 2N of q, N draws of q and N score gradients an iteration. With
     `rao_blackwell` every chain contributes α s(z*) + (1 − α) s(z) instead of the score at the state
-    it happened to reach, which lowers the gradient's variance at no further evaluation of p.
+    it happened to reach, which lowers the gradient's variance at no further evaluation of p. With
+    `batch` so many chains are moved at a time, where memory is short.
 
     >>> pmcsa(10)
     ScoreAscent(Parallel(IMH(), n=10))
     """
-    return ScoreAscent(Parallel(IMH() if kernel is None else kernel, n, rao_blackwell))
+    kernel = IMH() if kernel is None else kernel
+    return ScoreAscent(Parallel(kernel, n, rao_blackwell, batch))
 
 
 def jsa(n: int = 10, kernel: Kernel | None = None) -> ScoreAscent:

@@ -23,6 +23,7 @@ from scoreascent.update import Update, as_update
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
+MIN_CHAINS = 4  # whose averages are compared
 MIN_TOLERANCE = 0.005  # posterior sds; a finer one would take some hundred thousand draws
 
 
@@ -45,6 +46,8 @@ class Arguments:
     average: bool | float
     stop: Converged | Ladder | None
     tolerance: float
+    chains: int | None
+    batch: int | None
     progress: bool
     checkpoint: Path | None
     checkpoint_every: float
@@ -65,6 +68,8 @@ def check(
     average: Any,
     stop: Any,
     tolerance: Any,
+    chains: Any,
+    batch: Any,
     replications: Any,
     progress: bool,
     checkpoint: Any,
@@ -87,6 +92,11 @@ def check(
     if method is None and (count is not None or state is not None):
         given = "state" if count is None else "several targets or replications"
         raise ValueError(f"with {given} give a method too, such as pmcsa(10)")
+    if method is not None and not chains is batch is None:
+        raise ValueError(
+            f"chains and batch are for an automatic fit, but a method is given: say {method!r} with "
+            "as many as it should have"
+        )
     if method is None and steps == 0:
         raise ValueError("steps is 0, but fit(target) must run to choose and judge; give 1 or more")
     run_key = as_key(key)
@@ -115,6 +125,8 @@ def check(
         average=average,
         stop=stop,
         tolerance=_check_tolerance(tolerance),
+        chains=None if chains is None else check_count("chains", chains, MIN_CHAINS),
+        batch=None if batch is None else check_count("batch", batch, 1),
         progress=progress,
         checkpoint=None if checkpoint is None else _check_path(checkpoint),
         checkpoint_every=checkpoint_every,

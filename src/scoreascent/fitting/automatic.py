@@ -64,7 +64,9 @@ WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a 
 # In many dimensions chains move by themselves, by trajectories of several lengths
 ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
-LADDER_CHAINS, LADDER_STEPS, MIN_LADDER_STEPS = 16, 20_480, 5
+LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
+# Few long chains where work is what costs, many short ones where launches are
+LADDER_CHAINS, MANY_CHAINS = {"cpu": 16}, 128
 FAR_AWAY = 1000.0  # for an sd, where none is known
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
@@ -130,7 +132,7 @@ def _first_stage(
     if differentiable and _is_for_chains(given):
         return _ladder(given, key, say), ON_THEIR_OWN
     start, q = _start(given, key, say)
-    n = _chains(q, given.tolerance)
+    n = given.chains or _chains(q, given.tolerance)
     kernel: Kernel = PROPOSALS_ALONE
     if start is not None:
         rate = _acceptance(given.target, start)
@@ -146,7 +148,13 @@ def _first_stage(
         stop = _first_rule(given)
     steps = MAX_STEPS if given.steps is None else given.steps
     stage = replace(
-        given, method=pmcsa(n, kernel), q=q, start=start, update=update, steps=steps, stop=stop
+        given,
+        method=pmcsa(n, kernel, batch=given.batch),
+        q=q,
+        start=start,
+        update=update,
+        steps=steps,
+        stop=stop,
     )
     return stage, kernel
 
@@ -160,7 +168,8 @@ def _is_for_chains(given: Arguments) -> bool:
 
 def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     """Return the arguments of a fit by chains that move by themselves."""
-    n = _more(given.tolerance) * LADDER_CHAINS
+    many = LADDER_CHAINS.get(jax.default_backend(), MANY_CHAINS)
+    n = given.chains or _more(given.tolerance) * many
     start = climbed(given.target, key, n)
     _check_proper(given.target, start.q.mean, FAR_AWAY * np.ones(given.target.dim))
     kept = f"{start.kept} of {len(start.elbo)} short searches kept"
@@ -171,7 +180,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     say("update: from states and gradients, each time the number of steps has doubled")
     steps = LADDER_STEPS if given.steps is None else given.steps
     stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS, most=max(steps, MIN_LADDER_STEPS))
-    method = pmcsa(n, ON_THEIR_OWN)
+    method = pmcsa(n, ON_THEIR_OWN, batch=given.batch)
     return replace(
         given, method=method, q=start.q, start=start, update=Still(), steps=steps, stop=stop
     )
@@ -198,7 +207,8 @@ def _next_stage(stage: Arguments, result: Result, kernel: Kernel, say: Say) -> A
     q = _family(result, say)
     start = replace(start, q=q, z=result.state.eta.z, before=start.first_q)
     n = result.method.chains
-    return replace(stage, method=pmcsa(n, kernel), q=q, start=start)
+    method = pmcsa(n, kernel, batch=stage.batch)
+    return replace(stage, method=method, q=q, start=start)
 
 
 def _family(result: Result, say: Say) -> Family:

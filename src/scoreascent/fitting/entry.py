@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import optax
 
+from scoreascent._cache import use_cache_if_asked
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import check
@@ -34,6 +35,8 @@ def fit(
     average: bool | float = False,
     stop: Converged | None = None,
     tolerance: float = TOLERANCE,
+    chains: int | None = None,
+    batch: int | None = None,
     replications: int | None = None,
     progress: bool = True,
     checkpoint: str | PathLike[str] | None = None,
@@ -68,6 +71,9 @@ def fit(
             anew.
         tolerance: how far means may be off, in posterior sds, and sds, as a share, in a fit that
             the verdict calls good; an automatic fit goes on until they are known that well.
+        chains: how many chains an automatic fit runs; without it, as many as pay (see the guide).
+        batch: so many of an automatic fit's chains are moved at a time, where memory is short; the
+            same chains come out, but for rounding.
         replications: run so many fits with different keys at once, under one `vmap`.
         progress: show a progress bar on stderr.
         checkpoint: a file that the run is saved to, and resumed from if it is there. A resumed run
@@ -92,6 +98,7 @@ def fit(
     >>> bool(jnp.all(jnp.abs(result.q.mean - 1) < 0.2))
     True
     """
+    use_cache_if_asked()
     given = check(
         target=target,
         method=method,
@@ -102,6 +109,8 @@ def fit(
         average=average,
         stop=stop,
         tolerance=tolerance,
+        chains=chains,
+        batch=batch,
         replications=replications,
         progress=progress,
         checkpoint=checkpoint,

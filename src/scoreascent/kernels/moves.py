@@ -108,6 +108,8 @@ class Parallel(Config, _OfKernel):
     accept/reject draw. The draw itself is made when the next step begins, so chains move as
     before, no density of the target is evaluated more, and the score is taken at 2N points.
 
+    With `batch`, so many chains are moved at a time, which takes less memory.
+
     >>> from scoreascent.kernels import IMH
     >>> Parallel(IMH(), n=10)
     Parallel(IMH(), n=10)
@@ -116,9 +118,14 @@ class Parallel(Config, _OfKernel):
     kernel: Kernel
     n: int
     rao_blackwell: bool = False
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_count("n", self.n, 1))
+        if self.batch is not None:
+            object.__setattr__(self, "batch", check_count("batch", self.batch, 1))
+            if self.rao_blackwell:
+                raise ValueError("batch: chains with rao_blackwell move all at once")
         check_kernel(self.kernel)
         if self.rao_blackwell and not isinstance(self.kernel, Metropolis):
             raise ValueError(
@@ -147,9 +154,16 @@ class Parallel(Config, _OfKernel):
         if self.rao_blackwell:
             return self._step_rao_blackwell(key, target, q, eta)
         keys = jax.random.split(key, self.n)
-        points, info, seen = jax.vmap(
-            lambda k, p: self.kernel.tuned_step(k, target, q, p, eta.tuning)
-        )(keys, _points(eta))
+
+        def move(k: PRNGKeyArray, point: Any) -> Any:
+            return self.kernel.tuned_step(k, target, q, point, eta.tuning)
+
+        if self.batch is None or self.batch >= self.n:
+            points, info, seen = jax.vmap(move)(keys, _points(eta))
+        else:
+            points, info, seen = jax.lax.map(
+                lambda x: move(*x), (keys, _points(eta)), batch_size=self.batch
+            )
         tuning = self.kernel.retune(eta.tuning, _over_chains(seen), points)
         return equal_weights(points, tuning), _summarise(info)
 
