@@ -66,7 +66,7 @@ ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
 LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
 # Few long chains where work is what costs, many short ones where launches are
-LADDER_CHAINS, MANY_CHAINS = {"cpu": 16}, 128
+LADDER_CHAINS, MANY_CHAINS = {"cpu": 32}, 128
 FAR_AWAY = 1000.0  # for an sd, where none is known
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
