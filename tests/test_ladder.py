@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 import scoreascent as sa
 from scoreascent.diagnostics.draws import largest_error, moment_errors
@@ -27,12 +28,12 @@ from tests.stats import Z_MAX, Z_MUTANT, z_score
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def random_cov(dim: int, seed: int = 0) -> Floats:
-    """A covariance matrix with scales from 0.01 to 100 and strong correlations."""
+def random_cov(dim: int, seed: int = 0, noise: float = 1.0) -> Floats:
+    """A covariance matrix with scales from 0.01 to 100, and the stronger correlations the less noise."""
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(dim, dim)) + np.eye(dim)
     scale = np.geomspace(0.01, 100, dim)
-    return scale[:, None] * (root @ root.T / dim + 0.2 * np.eye(dim)) * scale
+    return scale[:, None] * (root @ root.T / dim + noise * np.eye(dim)) * scale
 
 
 def relative(found: Any, cov: Floats) -> float:
@@ -50,8 +51,8 @@ def cloud(n: int, dim: int, seed: int = 1) -> Floats:
 # -- the metric ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [60, 400, 4000])
-def test_the_metric_of_a_gaussian_is_exact_from_states_anywhere(n: int) -> None:
+@pytest.mark.parametrize(("n", "error"), [(60, 0.06), (400, 0.01), (4000, 0.001)])
+def test_the_metric_of_a_gaussian_is_exact_from_states_anywhere(n: int, error: float) -> None:
     """C of the states and Σ⁻¹ C Σ⁻¹ of the gradients: their geometric mean with Σ between is Σ."""
     dim, cov = 8, random_cov(8)
     z = cloud(n, dim) * np.sqrt(np.diagonal(cov))
@@ -59,7 +60,7 @@ def test_the_metric_of_a_gaussian_is_exact_from_states_anywhere(n: int) -> None:
     with x64():
         q = metric(z, g, sa.FullRank.standard(dim))
         assert isinstance(q, sa.FullRank)
-        assert relative(q.cov, cov) < 1e-2
+        assert relative(q.cov, cov) < error
         np.testing.assert_allclose(q.mean, z.mean(0), rtol=1e-12)
     assert relative(np.cov(z.T), cov) > 0.2  # the states' own covariance is another
 
@@ -118,7 +119,7 @@ STRANGE: dict[str, tuple[Any, Any]] = {
 def test_the_metric_is_finite_whatever_it_is_given(name: str, n: int) -> None:
     of_states, of_gradients = STRANGE[name]
     z = cloud(n, 3)
-    before = sa.FullRank.from_moments(np.zeros(3), np.diag([0.25, 1.0, 4.0]))
+    before = sa.FullRank.from_moments(np.zeros(3, np.float32), np.diag(np.float32([0.25, 1, 4])))
     q = metric(of_states(z), of_gradients(-z), before)
     assert np.all(np.isfinite(q.tril))  # type: ignore[attr-defined]
     assert np.all(q.sd > 0)
@@ -134,23 +135,25 @@ def test_beyond_many_dimensions_the_widest_and_narrowest_directions_are_found(
 ) -> None:
     """Σ is the identity but for some directions: wide ones by the states, narrow by the slopes."""
     monkeypatch.setattr(ladder, "MAX_WHOLE", 20)
-    monkeypatch.setattr(ladder, "DIRECTIONS", 8)
-    dim, rng = 60, np.random.default_rng(2)
-    basis = np.linalg.qr(rng.normal(size=(dim, 2 * axes)))[0]
-    scales = np.repeat([100.0, 0.01], axes) * np.linspace(1, 1.5, 2 * axes)
+    monkeypatch.setattr(ladder, "DIRECTIONS", 6)
+    dim, rng = 64, np.random.default_rng(2)
+    basis = scipy.linalg.hadamard(dim)[:, 3 : 3 + 2 * axes] / 8  # each coordinate has its share
+    scales = np.r_[np.linspace(100, 200, axes), 1 / np.linspace(100, 200, axes)]
     cov = np.eye(dim) + basis @ np.diag(scales - 1) @ basis.T
     z = rng.normal(size=(4000, dim)) @ np.linalg.cholesky(cov).T
     g = -np.linalg.solve(cov, z.T).T
-    with x64():
-        q = metric(z, g, sa.FullRank.standard(dim))
-        whitened = basis.T @ np.linalg.solve(cov, np.asarray(q.cov)) @ basis
-        np.testing.assert_allclose(np.linalg.eigvals(whitened).real, 1, atol=0.05)
-        ratios = np.linalg.eigvals(np.linalg.solve(cov, np.asarray(q.cov))).real
-        assert 0.8 < ratios.min() < ratios.max() < 1.25
-        monkeypatch.setattr(ladder, "POWERS", 0)  # any directions: those that matter are missed
-        wrong = metric(z, g, sa.FullRank.standard(dim))
-        ratios = np.linalg.eigvals(np.linalg.solve(cov, np.asarray(wrong.cov))).real
-        assert ratios.max() > 2
+
+    def ratios() -> Any:
+        with x64():
+            q: Any = metric(z, g, sa.FullRank.standard(dim))
+            return np.linalg.eigvals(np.linalg.solve(cov, np.asarray(q.cov))).real
+
+    assert 0.7 < ratios().min() < ratios().max() < 1.4
+    monkeypatch.setattr(ladder, "POWERS", 1)
+    assert 0.5 < ratios().min() < ratios().max() < 2
+    monkeypatch.setattr(ladder, "DIRECTIONS", axes - 1)  # too few of them: some are missed
+    monkeypatch.setattr(ladder, "POWERS", 3)
+    assert ratios().max() > 20
 
 
 # -- the Gaussian that is given back -------------------------------------------------------------
@@ -251,7 +254,7 @@ def test_marks_and_rungs() -> None:
 
 def test_looks_begin_late_and_are_counted() -> None:
     climb = first_climb()
-    climb_on(climb, 79, by_number)
+    climb_on(climb, 40, by_number)
     assert int(climb.windows.looks) == 0
     assert climb.seen == Convergence(0)
     climb = first_climb()
@@ -391,8 +394,8 @@ SAYS: list[tuple[Convergence, str]] = [
     (Convergence(0), "no look was taken yet"),
     (ENOUGH, ""),
     (ENOUGH._replace(moves=9.9), "the chains moved only 9.9 times each in the late steps"),
-    (ENOUGH._replace(error=0.05), "means and sds known to 0.05 sds where 0.028 is asked"),
-    (ENOUGH._replace(error=np.nan), "means and sds known to nan sds where 0.028 is asked"),
+    (ENOUGH._replace(error=0.05), "means and sds known to 0.05 sds where 0.029 is asked"),
+    (ENOUGH._replace(error=np.nan), "means and sds known to nan sds where 0.029 is asked"),
     (ENOUGH._replace(rhat=1.2), "R̂ 1.2 over the chains where 1.04 is asked"),
     (ENOUGH._replace(rhat=np.inf), "R̂ inf over the chains where 1.04 is asked"),
 ]
@@ -565,7 +568,7 @@ def check_automatic(target: sa.Target, mean: Floats, sd: Floats) -> sa.Result:
 
 
 def gaussian_of(dim: int) -> tuple[sa.Target, Floats, Floats]:
-    cov = random_cov(dim, 3)
+    cov = random_cov(dim, 3, noise=0.2)
     sd = np.sqrt(np.diagonal(cov))
     mean = sd * np.linspace(-2, 2, dim)
     inverse = np.linalg.inv(cov / np.outer(sd, sd))
@@ -582,7 +585,7 @@ def test_a_correlated_gaussian_of_sixty_dimensions() -> None:
 
 
 GROUPS = 58
-Y = np.random.default_rng(5).normal(1.0, np.sqrt(1 + 0.8**2), GROUPS)
+Y = np.random.default_rng(5).normal(1.0, np.sqrt(1 + 2.0**2), GROUPS)
 
 
 def hierarchy(z: Any, y: Any) -> Any:

@@ -125,7 +125,7 @@ CASES = [
     ("stays_long", {"moves_alone": True, "stay": 0.02}, None, ""),
     ("stays_long", {"moves_alone": False, "stay": 0.5}, None, ""),
     ("mixes_slowly", {"moves_alone": True, "rhat": 1.05}, STUCK, "mix slowly (R̂ 1.05"),
-    ("mixes_slowly", {"moves_alone": True, "chain_ess": 1499.0}, STUCK, "1499 effective draws"),
+    ("mixes_slowly", {"moves_alone": True, "chain_ess": 399.0}, STUCK, "399 effective draws"),
     ("mixes_slowly", {"moves_alone": True}, None, ""),
     ("mixes_slowly", {"moves_alone": False, "chain_ess": 10.0}, None, ""),
     ("chains_vouch", {"moves_alone": True}, GOOD, "not of q's shape"),

@@ -66,7 +66,8 @@ ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
 LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
 # Few long chains where work is what costs, many short ones where launches are
-LADDER_CHAINS, MANY_CHAINS = {"cpu": 32}, 128
+LADDER_CHAINS, MANY_CHAINS = {"cpu": 32}, 64
+SEARCHES = 16  # short ones, where the chains begin
 FAR_AWAY = 1000.0  # for an sd, where none is known
 EVERY = 20  # iterations of a window of the stopping rule
 LATER_WINDOWS = 16  # where a first look did not do
@@ -170,7 +171,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     """Return the arguments of a fit by chains that move by themselves."""
     many = LADDER_CHAINS.get(jax.default_backend(), MANY_CHAINS)
     n = given.chains or _more(given.tolerance) * many
-    start = climbed(given.target, key, n)
+    start = climbed(given.target, key, min(n, SEARCHES))
     _check_proper(given.target, start.q.mean, FAR_AWAY * np.ones(given.target.dim))
     kept = f"{start.kept} of {len(start.elbo)} short searches kept"
     say(f"start: {kept}; chains begin where these ended")

@@ -85,8 +85,8 @@ def laplace(
     return _chosen(target, found, cost)
 
 
-def climbed(target: Target, key: PRNGKeyArray | int = 0, chains: int = 16) -> Start:
-    """Where as many short searches end, one for each chain: on their way up, not at the top.
+def climbed(target: Target, key: PRNGKeyArray | int = 0, searches: int = 16) -> Start:
+    """Where short searches end, for chains to begin at: on their way up, not at the top.
 
     In many dimensions a mode is far from where the mass is, and its curvature costs more than it
     tells. So a search ends when its steps bring less than a nat a dimension, where a chain can find
@@ -103,7 +103,7 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, chains: int = 16) -> St
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     q = FullRank.standard(target.dim)
     home = Home(q, np.inf, 0.0)  # that no search comes to, of the family that the fit will have
-    first = first_points(target, key, rng, chains, None, cost, NEAR_BOX, home)
+    first = first_points(target, key, rng, searches, None, cost, NEAR_BOX, home)
     unit, rise = plain_unit(target.dim), RISE * target.dim
     paths, gradients = climb(target, first, home, unit, MAX_ITERATIONS, rise)
     ends = [(path.log_p[-1], path.z[-1]) for path in paths if np.isfinite(path.log_p[-1])]
@@ -111,7 +111,7 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, chains: int = 16) -> St
         raise ValueError(_nowhere(target))
     ends.sort(key=lambda end: -end[0])
     fair = [z for log_p, z in ends if log_p >= ends[0][0] - MAX_BELOW * target.dim]
-    z = np.stack([fair[i % len(fair)] for i in range(chains)])
+    z = np.stack([fair[i % len(fair)] for i in range(searches)])
     tril = as_default(FIRST_SCALE * np.eye(target.dim))
     q = FullRank.from_factor(as_default(np.median(z, 0)), tril)
     count = (cost.densities, cost.gradients + gradients)
