@@ -247,9 +247,21 @@ def test_decisions_are_said_as_they_are_taken(capsys):
 
 
 @pytest.mark.slow
-def test_many_dimensions_take_a_low_rank_family():
+def test_many_dimensions_are_left_to_chains_that_move_by_themselves():
     scale = jnp.linspace(0.5, 2.0, 300)
     result = fit(lambda z: -0.5 * jnp.sum((z / scale) ** 2), 300)
+    assert isinstance(result.q, sa.FullRank)
+    assert result.method.moves.kernel == automatic.ON_THEIR_OWN
+    worst, spread = errors(result, 0.0, np.asarray(scale))
+    assert worst < 0.15  # of three hundred means, each known to 0.03
+    assert spread < 0.05
+    assert result.diagnosis.verdict == GOOD
+
+
+@pytest.mark.slow
+def test_where_something_is_asked_for_many_dimensions_take_a_low_rank_family():
+    scale = jnp.linspace(0.5, 2.0, 300)
+    result = fit(lambda z: -0.5 * jnp.sum((z / scale) ** 2), 300, stop=sa.Converged(0.03))
     assert isinstance(result.q, sa.LowRank)
     worst, spread = errors(result, 0.0, np.asarray(scale))
     assert worst < 0.1
@@ -273,6 +285,8 @@ NEXT: list[tuple[Any, dict[str, Any], Any]] = [
     (GRADIENTS, {"verdict": STUCK}, CARE),
     (GRADIENTS, {"verdict": STUCK, "final": True}, None),
     (CARE, {"verdict": LONGER, "status": "max_steps"}, CARE),
+    (automatic.ON_THEIR_OWN, {"verdict": LONGER}, None),  # they ran as long as they may
+    (automatic.ON_THEIR_OWN, {"verdict": STUCK}, None),
 ]
 
 

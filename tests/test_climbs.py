@@ -136,3 +136,38 @@ def test_mutant_without_memory_is_still_on_its_way(monkeypatch: pytest.MonkeyPat
 
 def test_a_flat_density_ends_at_once() -> None:
     assert gone(lambda z: 0.0 * jnp.sum(z))[1] == 3
+
+
+# -- searches that end early ---------------------------------------------------------------------
+
+EVERY_PLACE = climbs.MAX_ROWS - 2  # turns of which a path keeps every place
+
+
+def test_without_a_rise_that_is_asked_for_searches_go_to_the_top() -> None:
+    (usual, _), (asked, _) = gone(rosenbrock), gone(rosenbrock, rise=0.0)
+    for one, two in zip(usual, asked):
+        np.testing.assert_array_equal(one.z, two.z)
+
+
+def test_a_search_ends_when_a_few_steps_in_a_row_bring_too_little() -> None:
+    """Where every step brings too little, after `MAX_CALM` of them."""
+    for path in gone(rosenbrock, rise=np.inf, most=EVERY_PLACE)[0]:
+        assert len(np.unique(path.z, axis=0)) == 1 + climbs.MAX_CALM
+        assert path.log_p[-1] > path.log_p[0]
+
+
+def test_the_more_is_asked_for_the_sooner_it_ends() -> None:
+    told = [gone(rosenbrock, rise=rise, most=EVERY_PLACE) for rise in (0.0, 1e-3, 1.0, np.inf)]
+    gradients = [count for _, count in told]
+    assert gradients == sorted(gradients, reverse=True)
+    assert gradients[0] > 1.5 * gradients[2]
+    for i in range(3):
+        ends = [paths[i].log_p[-1] for paths, _ in told]
+        assert ends == sorted(ends, reverse=True)
+        assert ends[2] > told[0][0][i].log_p[0]
+    # the last steps brought less than was asked for, the one before them more
+    for path in told[2][0]:
+        places = path.log_p[np.r_[True, np.any(np.diff(path.z, axis=0) != 0, axis=1)]]
+        rises = np.diff(places)
+        assert np.all(rises[-climbs.MAX_CALM :] <= 1.0 + 1e-3)
+        assert len(rises) == climbs.MAX_CALM or rises[-climbs.MAX_CALM - 1] > 1.0 - 1e-3

@@ -579,6 +579,29 @@ def test_the_ridge_is_the_identitys_unless_points_are_far_out() -> None:
         np.testing.assert_allclose(factor @ factor.T, 0.75 * np.eye(4) + rows.T @ rows, rtol=1e-14)
 
 
+# -- by its factor -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [1, 5])
+def test_a_full_rank_member_by_its_factor(dim: int) -> None:
+    """A round trip, also for scales from 10⁻⁴ to 10⁴; what is above the diagonal does not count."""
+    with x64():
+        rng = np.random.default_rng(dim)
+        scale = np.geomspace(1e-4, 1e4, dim)
+        tril = scale[:, None] * (np.tril(rng.normal(size=(dim, dim)), -1) + np.eye(dim))
+        q = sa.FullRank.from_factor(np.arange(float(dim)), tril)
+        np.testing.assert_allclose(q.tril, tril, rtol=1e-9, atol=1e-300)
+        np.testing.assert_allclose(q.cov, tril @ tril.T, rtol=1e-9)
+        np.testing.assert_array_equal(q.mean, np.arange(dim))
+        above = sa.FullRank.from_factor(q.mean, tril + np.triu(np.ones((dim, dim)), 1))
+        np.testing.assert_array_equal(above.tril, q.tril)
+        again = sa.FullRank.from_factor(q.mean, q.tril)
+        np.testing.assert_allclose(again.raw, q.raw, rtol=1e-9, atol=1e-12)
+        moments = sa.FullRank.from_moments(q.mean, q.cov)
+        z = tril @ np.linspace(-1, 1, dim)
+        np.testing.assert_allclose(moments.log_prob(z), q.log_prob(z), rtol=1e-6)
+
+
 # -- starts and bad input ------------------------------------------------------------------------
 
 
@@ -632,6 +655,10 @@ EYE = np.eye(2, dtype=np.float32)
         (lambda: sa.FullRank([0.0], [0.0]), "raw must be a matrix"),
         (lambda: sa.FullRank([np.nan], [[0.0]]), "loc must be finite"),
         (lambda: sa.FullRank([0.0], [[np.inf]]), "raw must be finite"),
+        (lambda: sa.FullRank.from_factor([0, 0], -EYE), "tril must have a positive diagonal"),
+        (lambda: sa.FullRank.from_factor([0, 0], 0 * EYE), "tril must have a positive diagonal"),
+        (lambda: sa.FullRank.from_factor([0, 0, 0], EYE), "tril"),
+        (lambda: sa.FullRank.from_factor([0, 0], np.ones((2, 3), np.float32)), "tril"),
         (lambda: sa.FullRank.from_moments([0, 0], -EYE), "positive definite.*eigenvalue is -1"),
         (
             lambda: sa.FullRank.from_moments([0, 0], np.ones((2, 2), np.float32)),

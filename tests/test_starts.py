@@ -16,6 +16,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import scoreascent as sa
+from scoreascent.fitting import starts
+from scoreascent.fitting.starts import climbed
 from tests.helpers import searches, x64
 from tests.registry import quick_rows
 
@@ -247,6 +249,74 @@ def test_every_third_search_begins_where_the_model_says() -> None:
     # a place that is no good is not used
     lost = sa.laplace(sa.Target(Far(np.nan), dim=1), searches=3)
     assert np.all(np.abs(lost.q.mean) < 20)
+
+
+# -- short searches, one for each chain ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("chains", [1, 5, 16, 20])
+def test_a_place_for_each_chain(chains: int) -> None:
+    target = gaussian_target()
+    start = climbed(target, 1, chains)
+    assert start.z.shape == (chains, 3)
+    assert len(start.elbo) == start.kept == chains
+    assert isinstance(start.q, sa.FullRank)
+    assert start.z.dtype == start.q.mean.dtype
+    np.testing.assert_allclose(start.q.mean, np.median(start.z, 0), rtol=1e-5)
+    np.testing.assert_allclose(start.q.cov, 0.01 * np.eye(3), rtol=1e-4, atol=1e-8)
+    heights = np.asarray(jax.vmap(target.log_prob)(start.z))
+    np.testing.assert_allclose(heights, start.elbo, rtol=1e-3, atol=1e-2)
+    assert list(start.elbo) == sorted(start.elbo, reverse=True)
+    assert heights.min() > -3 * 10  # 40 sds away they began
+    assert start.evaluations[1] >= chains
+
+
+def test_short_searches_cost_less_than_whole_ones() -> None:
+    """And are the same for the same key."""
+    dim = 60
+    scale = np.geomspace(0.03, 3, dim).astype(np.float32)
+    target = sa.Target(lambda z, s: -0.5 * jnp.sum(((z - 5) / s) ** 2), dim, data=scale)
+    start = climbed(target, 3, 8)
+    np.testing.assert_array_equal(start.z, climbed(target, 3, 8).z)
+    assert not np.array_equal(start.z, climbed(target, 4, 8).z)
+    assert start.evaluations[1] < 0.5 * sa.laplace(target, 3, 8).evaluations[1]
+    assert len(np.unique(np.asarray(start.z), axis=0)) == 8  # each has its own
+    # on their way, not at the top, but where the density falls off by no more than a chain can do
+    assert -starts.MAX_BELOW * dim < min(start.elbo) <= max(start.elbo) < -1
+
+
+def test_ends_far_below_the_best_are_replaced() -> None:
+    """A pit of its own, a thousand nats below: no chain could leave it."""
+
+    def density(z: Any) -> Any:
+        low = -1000 - 0.5 * jnp.sum((z + 1) ** 2)
+        return jnp.where(z[0] > 0, -0.5 * jnp.sum((z - 1) ** 2), low)
+
+    start = climbed(sa.Target(density, dim=2), 0, 16)
+    assert start.z.shape == (16, 2)
+    assert 0 < start.kept < len(start.elbo) == 16
+    assert start.elbo[start.kept - 1] > -20 > -900 > start.elbo[start.kept]
+    assert np.all(np.asarray(start.z)[:, 0] > 0)
+    np.testing.assert_array_equal(start.z[start.kept :], start.z[: 16 - start.kept])  # of the best
+
+
+@pytest.mark.parametrize("outside", [-np.inf, np.nan])
+def test_short_searches_stay_where_the_density_is(outside: float) -> None:
+    def density(z: Any) -> Any:
+        return jnp.where(z[0] > 0.5, -0.5 * jnp.sum(z**2), outside)
+
+    target = sa.Target(density, dim=2)
+    start = climbed(target, 0, 16)
+    assert np.all(np.asarray(start.z)[:, 0] > 0.5)
+    assert np.all(np.isfinite(jax.vmap(target.log_prob)(start.z)))
+
+
+def test_short_searches_that_find_nothing() -> None:
+    with pytest.raises(ValueError, match=r"no search found a place .* is finite; give q0"):
+        climbed(sa.Target(lambda z: jnp.sum(z) * jnp.nan, dim=2))
+    data = np.float32([np.nan, 1])
+    with pytest.raises(ValueError, match="data holds NaN"):
+        climbed(sa.Target(lambda z, y: -jnp.sum((z - y) ** 2), 2, data=data))
 
 
 # -- bad input -----------------------------------------------------------------------------------

@@ -162,9 +162,7 @@ def first_points(
     return [np.asarray(z, np.float64) for z in points]
 
 
-def _are_finite(
-    target: Target, points: list[Vector], cost: Cost, home: Home | None
-) -> list[bool]:
+def _are_finite(target: Target, points: list[Vector], cost: Cost, home: Home | None) -> list[bool]:
     """Tell at which places a search can begin."""
     home = blank_home(target) if home is None else home
     paths, gradients = climb(target, points, home, plain_unit(target.dim), 0)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from scoreascent.searches import Vector
 
 DISTANCES = (2.0, 2.0, 6.0, 6.0, 20.0, 20.0)  # of where searches begin, in sizes of q
+MANY_DIRECTIONS = 4  # times as many searches, where no particles are annealed
 MAX_HALVINGS = 20  # of a distance at which the density is not finite
 MAX_ITERATIONS = 120  # gradients of a search
 MAX_ABOVE = 2.0  # nats, of a weight π/q over the largest that was seen
@@ -120,7 +121,8 @@ def _first_points(
     """Return places at the distances, every second one straight across from the one before."""
     dim = len(mean)
     steps, direction = [], np.zeros(dim)
-    for i, distance in enumerate(DISTANCES):
+    again = 1 if dim <= MAX_ANNEALED else MANY_DIRECTIONS
+    for i, distance in enumerate(again * DISTANCES):
         if i % 2:
             direction = -direction
         else:

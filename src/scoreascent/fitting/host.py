@@ -63,9 +63,7 @@ def run(
         while done < steps and ended == "max_steps" and not watch.hopeless:
             n = min(size, steps - done, hook.room(done), watch.room(done))
             clock = time.perf_counter()
-            state, rows, points = run_chunk(
-                *setup, state, jnp.int32(n), watch.keep, watch.slopes
-            )
+            state, rows, points = run_chunk(*setup, state, jnp.int32(n), watch.keep, watch.slopes)
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
             size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))

@@ -202,7 +202,9 @@ class Climb:
         self.hopeless = steps >= PATIENCE and needed > 2 * self.rule.most
 
     def _next_mark(self, steps: int) -> int:
-        return next(i for i in range(1, 2 + max(steps, self.rule.first)) if self._is_mark(steps + i)[0])
+        return next(
+            i for i in range(1, 2 + max(steps, self.rule.first)) if self._is_mark(steps + i)[0]
+        )
 
     def _is_mark(self, steps: int) -> tuple[bool, bool]:
         """Tell whether states are looked at after so many steps, and whether that is a rung."""

@@ -132,9 +132,7 @@ class HMC(Config, Adaptive):
         gradients = tuning.gradients + self._leaps(jnp.exp(tuning.log), tuning) + at_start
         return StepSize(log, tuning.taken + 1, gradients, tuning.age + 1, tuning.stretch)
 
-    def afresh(
-        self, tuning: StepSize | None, taken: int, stretch: float = 1.0
-    ) -> StepSize | None:
+    def afresh(self, tuning: StepSize | None, taken: int, stretch: float = 1.0) -> StepSize | None:
         """Return a tuning that learns as if after so many steps, of trajectories that much longer."""
         if tuning is None:
             return None

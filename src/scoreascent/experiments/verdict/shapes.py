@@ -265,7 +265,40 @@ def _all_shapes() -> dict[str, Shape]:
         "half-normal-2": _half_normal(2), "half-normal-6": _half_normal(6, held_out=True),
         "step-1": _step(1.0), "step-4": _step(4.0, held_out=True),
     }  # fmt: skip
-    return found
+    return found | _in_many_dimensions()
+
+
+def _in_many_dimensions() -> dict[str, Shape]:
+    """The same kinds where chains move by themselves."""
+    inside = "narrow in wide"
+    return {
+        "scales-80": _gaussian("scale", np.full(80, 3.0), np.geomspace(1e-4, 1e4, 80)),
+        "far-away-60": _gaussian("scale", np.full(60, 1000.0), np.ones(60)),
+        "correlated-0.99-100": _correlated(100, 0.99),
+        "correlated-0.9-200": _correlated(200, 0.9, held_out=True),
+        "spike-0.1-60": mixture(inside, [0.1, 0.9], np.zeros((2, 60)), [0.1, 1]),
+        "spike-0.5-60": mixture(inside, [0.5, 0.5], np.zeros((2, 60)), [0.5, 1]),
+        "spike-beside-60": mixture(
+            inside, [0.3, 0.7], [_at(60, 2.0), np.zeros(60)], [0.7, 1], held_out=True
+        ),
+        "two-equal-10-60": mixture("modes", [0.5, 0.5], [_at(60, -5), _at(60, 5)], [1, 1]),
+        "two-equal-4-60": mixture("modes", [0.5, 0.5], [_at(60, -2), _at(60, 2)], [1, 1]),
+        "two-light-16-60": mixture("modes", [0.996, 0.004], [_at(60, 0), _at(60, 16)], [1, 1]),
+        "two-unequal-8-100": mixture(
+            "modes", [0.2, 0.8], [_at(100, -4), _at(100, 4)], [0.5, 1]
+        ),
+        "three-70": mixture(
+            "modes", [1, 1, 1], [_at(70, -7), _at(70, 0), _at(70, 7)], [1, 1, 1], held_out=True
+        ),
+        "t3-60": _student(3, 60), "t5-60": _student(5, 60), "t12-100": _student(12, 100),
+        "t4-80": _student(4, 80, True), "t20-60": _student(20, 60, True),
+        "funnel-3-60": _funnel(60, 3.0), "funnel-1-80": _funnel(80, 1.0),
+        "banana-mild-60": _banana(60, 0.2, 1.0),
+        "banana-100": _banana(100, 0.5, 0.5, held_out=True, regular=False),
+        "log-gamma-1-100": _log_gamma(1.0, 100),
+        "log-gamma-2-60": _log_gamma(2.0, 60, held_out=True),
+        "logistic-80": _logistic(80), "laplace-100": _laplace(100),
+    }  # fmt: skip
 
 
 SHAPES = _all_shapes()
