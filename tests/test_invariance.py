@@ -236,8 +236,8 @@ def test_broken_moves_are_rejected(mutant, target):
 
 # What is wrong with a gradient move shows in how far it leads astray, which in the valley between
 # two modes is not far. A Lᵀ that is forgotten does not show at all: kicks by any function of z are
-# undone by their opposites and keep volumes, so π stays invariant; tests/test_hmc.py has it, and has
-# a kept gradient that is another state's, which shows as little in two steps.
+# undone by their opposites and keep volumes, so π stays invariant; tests/test_hmc.py has it, as
+# it has a kept gradient that is another state's.
 GRADIENT_MUTANTS = {
     "last kick not halved": KicksTooMuch(**COARSE),
     "no kinetic energy": NoKineticEnergy(**COARSE),

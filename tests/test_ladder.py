@@ -29,7 +29,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def random_cov(dim: int, seed: int = 0, noise: float = 1.0) -> Floats:
-    """A covariance matrix with scales from 0.01 to 100, and the stronger correlations the less noise."""
+    """A covariance matrix with scales from 0.01 to 100; less noise makes stronger correlations."""
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(dim, dim)) + np.eye(dim)
     scale = np.geomspace(0.01, 100, dim)
@@ -99,19 +99,28 @@ def test_of_few_states_the_metric_is_a_diagonal(n: int) -> None:
         np.testing.assert_allclose(q.cov, np.diag(var), rtol=1e-9, atol=1e-12)
 
 
+def same(x: Floats) -> Floats:
+    return x
+
+
+def with_one(value: float) -> Any:
+    """Put a number in place of one of the second row's."""
+    return lambda x: np.where(np.arange(x.size).reshape(x.shape) == 4, value, x)
+
+
 STRANGE: dict[str, tuple[Any, Any]] = {
-    "no gradients": (lambda z: z, lambda g: 0 * g),
-    "states that stand still": (lambda z: 0 * z + 2, lambda g: g),
+    "no gradients": (same, lambda g: 0 * g),
+    "states that stand still": (lambda z: 0 * z + 2, same),
     "nothing moves": (lambda z: 0 * z, lambda g: 0 * g),
-    "a constant coordinate": (lambda z: z * [0, 1, 1], lambda g: g),
-    "a gradient that is constant": (lambda z: z, lambda g: np.concatenate([0 * g[:, :1], g[:, 1:]], 1)),
-    "an infinite gradient": (lambda z: z, lambda g: np.where(np.arange(g.size).reshape(g.shape) == 4, np.inf, g)),
-    "a gradient that is no number": (lambda z: z, lambda g: np.where(np.arange(g.size).reshape(g.shape) == 4, np.nan, g)),
-    "huge gradients": (lambda z: z, lambda g: 1e30 * g),
-    "tiny gradients": (lambda z: z, lambda g: 1e-30 * g),
+    "a constant coordinate": (lambda z: z * [0, 1, 1], same),
+    "a gradient that is constant": (same, lambda g: g * [0, 1, 1]),
+    "an infinite gradient": (same, with_one(np.inf)),
+    "a gradient that is no number": (same, with_one(np.nan)),
+    "huge gradients": (same, lambda g: 1e30 * g),
+    "tiny gradients": (same, lambda g: 1e-30 * g),
     "two coordinates that are one": (lambda z: z[:, [0, 0, 2]], lambda g: g[:, [0, 0, 2]]),
-    "gradients that have nothing to do with the states": (lambda z: z, lambda g: g[::-1] ** 3),
-}  # fmt: skip
+    "gradients that have nothing to do with the states": (same, lambda g: g[::-1] ** 3),
+}
 
 
 @pytest.mark.parametrize("n", [2, 50])
@@ -249,7 +258,8 @@ def test_marks_and_rungs() -> None:
     quarters = [int(r * (1 + k / 4)) for r in (80, 160, 320) for k in range(4)]
     assert [m for m, _ in marks] == [5, 10, 20, 40, *quarters, 640]
     assert [m for m, rung in marks if rung] == [5, 10, 20, 40, 80, 160, 320, 640]
-    assert [m for m, _ in climb_on(first_climb(Ladder(first=3)), 48, by_number)] == [3, 6, 12, 24, 48]
+    marks = climb_on(first_climb(Ladder(first=3)), 48, by_number)
+    assert [m for m, _ in marks] == [3, 6, 12, 24, 48]
 
 
 def test_looks_begin_late_and_are_counted() -> None:
@@ -582,6 +592,20 @@ def gaussian_of(dim: int) -> tuple[sa.Target, Floats, Floats]:
 
 def test_a_correlated_gaussian_of_sixty_dimensions() -> None:
     check_automatic(*gaussian_of(60))
+
+
+def test_an_automatic_fit_is_the_same_watched_cut_or_not(tmp_path: Path) -> None:
+    target, path = gaussian_of(60)[0], tmp_path / "run"
+    whole = sa.fit(target, key=1, progress=False)
+    watched = sa.fit(target, key=1, progress=True, callback=lambda *_: None, callback_every=7)
+    assert same_run(watched, whole)
+    stops = lambda state, _: bool(int(state.step) >= 60)  # noqa: E731
+    cut = sa.fit(target, key=1, progress=False, checkpoint=path, callback=stops, callback_every=60)
+    assert (cut.status, cut.steps) == ("stopped", 60)
+    resumed = sa.fit(target, key=1, progress=False, checkpoint=path)
+    assert same_run(resumed, whole)
+    assert resumed.decisions == whole.decisions
+    assert resumed.evaluations == whole.evaluations
 
 
 GROUPS = 58
