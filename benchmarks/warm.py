@@ -72,7 +72,7 @@ def measure(name: str, fits: int, chains: int | None) -> list[dict[str, Any]]:
             "chains": result.method.chains,
             "seconds": round(seconds, 2),
             "steps": result.steps,
-            "gradients": result.evaluations.gradients,
+            "gradients": result.evaluations[1],
             "mean_error": round(float(off.max()), 3),
             "worst_sd_error": round(float(logs.max()), 3),
             "verdict": result.diagnosis.verdict,

@@ -38,5 +38,5 @@ def use_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
 
 def use_cache_if_asked() -> None:
     """Do so if the environment asks for it, and jax has no folder yet."""
-    if os.environ.get(VARIABLE) and not jax.config.jax_compilation_cache_dir:
+    if os.environ.get(VARIABLE) and not getattr(jax.config, "jax_compilation_cache_dir", None):
         use_cache()

@@ -104,8 +104,9 @@ def run_chunk(
     """Do n iterations; their trace is in the first n of `CHUNK_ROWS` rows.
 
     With `keep`, which n must not exceed then, the points of each are in the first n of so many
-    rows, with `slopes` followed by the gradients there. n is a traced number: one program serves every length, so where a run is cut, by the
-    progress bar, a checkpoint or Ctrl-C, cannot change its bits.
+    rows, with `slopes` followed by the gradients there. n is a traced number: one program serves
+    every length, so where a run is cut, by the progress bar, a checkpoint or Ctrl-C, cannot change
+    its bits.
     """
 
     def once(state: State, target: Target) -> tuple[State, Trace]:

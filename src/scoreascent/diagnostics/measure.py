@@ -49,11 +49,12 @@ class Measured:
         log_evidence: an estimate of the log evidence, worthless where `k_hat` exceeds 0.7.
         looked: at how many steps of every chain was looked; 0 if there are no chains.
         acceptance: the mean acceptance of the chains at the fitted q; NaN without chains, as are
-            the following eight.
+            the following nine.
         stuck: the share of chains that never moved.
         stay: the share of their time that chains spend in one place for 20 steps or more.
         rhat: the worst R̂ of all coordinates over the chains.
         chain_ess: the fewest effective draws of all coordinates.
+        efficiency: those, as a share of all late states; NaN unless the fit rests on its chains.
         shift: how far q's means are from the chains', in posterior sds, beyond noise.
         ratio: how far q's log sds are from the chains', beyond noise.
         narrowest: how much less than the others the chain spreads that spreads least, as a log
@@ -106,6 +107,7 @@ class Measured:
     stay: float
     rhat: float
     chain_ess: float
+    efficiency: float
     shift: float
     ratio: float
     narrowest: float
@@ -264,7 +266,8 @@ def _seen_late(run: Run, at: np.ndarray[Any, Any]) -> Seen | None:
 def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
     """Measure what the chains do at the fitted q, and whether they have its moments."""
     names = (
-        "acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "narrowest", "tail"
+        "acceptance", "stuck", "stay", "rhat", "chain_ess", "efficiency", "shift", "ratio",
+        "narrowest", "tail",
     )  # fmt: skip
     if seen is None:
         return {"looked": 0, **dict.fromkeys(names, np.nan)}
@@ -293,11 +296,17 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
         "stay": float(np.mean([_stays(~m, long_stay) for m in moves])),
         "rhat": largest(worst),
         "chain_ess": float(np.min(independent)),
+        "efficiency": _efficiency(run, float(np.min(independent)), total),
         "shift": largest(np.maximum(shift - noise, 0)),
         "ratio": largest(np.maximum(ratio - noise, 0)),
         "narrowest": narrowest(z),
         "tail": max(tail_shape(x) for x in z.reshape(total, -1).T),
     }
+
+
+def _efficiency(run: Run, ess: float, states: int) -> float:
+    """Return the effective draws of the chains as a share of all of their late states."""
+    return ess / (states * run.states_every) if rests_on_chains(run) else np.nan
 
 
 def narrowest(z: Any) -> float:

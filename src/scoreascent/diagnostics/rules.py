@@ -47,6 +47,7 @@ MIN_NARROWEST = -0.7  # chains that mix differ by up to 0.45 in spread, trapped 
 MIN_USUAL_ACCEPTANCE = 0.5  # of proposals; a stay of 20 steps is then no chance
 # What chains with moves of their own must show to be believed where weights cannot be
 MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 400
+MIN_EFFICIENCY = 0.01  # where chains are slower, their own averages do not tell how slow they are
 
 
 class Finding(NamedTuple):
@@ -337,10 +338,12 @@ def stays_long(m: Measured) -> Finding | None:
 def mixes_slowly(m: Measured) -> Finding | None:
     """Chains that move by themselves have not earned enough draws."""
     slow = m.rhat > MAX_RHAT_ALONE or m.chain_ess < MIN_ESS_ALONE
+    slow = slow or m.efficiency < MIN_EFFICIENCY
+    share = "" if np.isnan(m.efficiency) else f", {m.efficiency:.1%} of their states"
     if m.has_chains and m.moves_alone and slow:
         return Finding(
             STUCK,
-            f"the chains mix slowly (R̂ {m.rhat:.2f}, {m.chain_ess:.0f} effective draws), "
+            f"the chains mix slowly (R̂ {m.rhat:.2f}, {m.chain_ess:.0f} effective draws{share}), "
             f"and q is too far from the posterior to check them: {_share(m)}",
             "more steps, or another parametrisation",
         )

@@ -36,8 +36,8 @@ from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField
 from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.arguments import Arguments
-from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.ladder import Ladder
+from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import climbed, laplace
 from scoreascent.fitting.stopping import Converged
 from scoreascent.fitting.tails import heavier

@@ -109,7 +109,7 @@ class Ladder(Config):
         points = jax.eval_shape(lambda s: kept_points(method, s, True), state)
         count = lambda n: np.asarray(n, np.int64)  # noqa: E731
         none = np.zeros((0, *points.shape), points.dtype)
-        return Rungs(count(0), count(1), count(0), np.zeros(0, np.int64), none)
+        return Rungs(count(0), count(1), count(0), np.zeros(5), np.zeros(0, np.int64), none)
 
     def watch(self, method: Method, rungs: Rungs, target: Target) -> Climb:
         """Return the rule at work."""
@@ -122,6 +122,7 @@ class Rungs(NamedTuple):
     origin: Any  # the iteration before the first
     thin: Any  # iterations between two rows
     looks: Any  # how often the rule was asked
+    told: Any  # what the last look told: times, error, R̂, moves, and after how many steps
     at: Any
     points: Any
 
@@ -143,7 +144,7 @@ class Climb:
         self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, CHUNK_ROWS))
         self._most = min(MAX_STATES // max(1, method.chains), MAX_NUMBERS // size)
         if int(rungs.looks):
-            self._judge()
+            self._conclude()
 
     def room(self, done: int) -> int:
         """Return the iterations that may run before the host must look."""
@@ -167,8 +168,8 @@ class Climb:
                 at, kept = at[even], kept[even]
         self.windows = rungs._replace(at=at, points=kept)
         if is_mark and steps >= FIRST_LOOK:
-            self.windows = self.windows._replace(looks=rungs.looks + 1)
-            self._judge()
+            self._look(steps)
+            self._conclude()
         return self._on_rung(state, steps) if is_rung and not self.met else state
 
     def average(self, state: State) -> Family:
@@ -191,14 +192,23 @@ class Climb:
         """Say what was seen last."""
         return self.rule.words(self.seen, done)
 
-    def _judge(self) -> None:
-        self.seen = assess(self.late_states(), int(self.windows.looks), self.rule.tolerance)
-        if not self.rule.complaints(self.seen):  # what the model itself calls its parameters
-            error = largest_error(self._target, self.late_states(), self.rule.tolerance)
-            self.seen = self.seen._replace(error=max(self.seen.error, error))
+    def _look(self, steps: int) -> None:
+        """Ask the late states, and keep what they tell with them."""
+        rule, states = self.rule, self.late_states()
+        seen = assess(states, rule.tolerance)
+        if not rule.complaints(seen):  # then also what the model itself calls its parameters
+            error = largest_error(self._target, states, rule.tolerance)
+            seen = seen._replace(error=max(seen.error, error))
+        told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps], np.float64)
+        self.windows = self.windows._replace(looks=self.windows.looks + 1, told=told)
+
+    def _conclude(self) -> None:
+        """Say whether the rule is met, or will not be in time."""
+        times, error, between, moves, steps = self.windows.told.tolist()
+        looks = int(self.windows.looks)
+        self.seen = Convergence(int(times), error, between, moves=moves, looks=looks)
         self.met = not self.rule.complaints(self.seen)
-        steps = int(self.windows.at[-1])
-        needed = steps * (self.seen.error / self.rule.tolerance) ** 2
+        needed = steps * (error / self.rule.tolerance) ** 2
         self.hopeless = steps >= PATIENCE and needed > 2 * self.rule.most
 
     def _next_mark(self, steps: int) -> int:
@@ -230,7 +240,7 @@ class Climb:
         return bool(np.max(error) > MAX_LAG * np.median(error))
 
 
-def assess(states: Any, looks: int, tolerance: float) -> Convergence:
+def assess(states: Any, tolerance: float) -> Convergence:
     """Return what late states (times, chains, d) of the chains say; R̂ only if errors allow."""
     x = np.asarray(states, np.float64)
     if len(x) < 4:
@@ -240,7 +250,7 @@ def assess(states: Any, looks: int, tolerance: float) -> Convergence:
         between = float(np.max(rhat(np.swapaxes(x, 0, 1)))) if worst <= tolerance else math.inf
     moves = np.mean(np.sum(np.any(x[1:] != x[:-1], axis=2), axis=0))
     worst, between = (x if np.isfinite(x) else math.inf for x in (worst, between))
-    return Convergence(len(x), worst, between, moves=float(moves), looks=looks)
+    return Convergence(len(x), worst, between, moves=float(moves), looks=1)
 
 
 def errors(states: Any) -> Floats:
@@ -335,6 +345,6 @@ def _second_moments(x: Floats) -> Floats:
 
 
 def _full_rank(mean: Floats, tril: Floats, before: Family) -> Family:
-    """Return the member of `FullRank` with this mean and Cholesky factor, in the dtype of before."""
+    """Return the `FullRank` with this mean and Cholesky factor, in the dtype of before."""
     dtype = before.mean.dtype
     return FullRank.from_factor(mean.astype(dtype), tril.astype(dtype))

@@ -133,7 +133,7 @@ class HMC(Config, Adaptive):
         return StepSize(log, tuning.taken + 1, gradients, tuning.age + 1, tuning.stretch)
 
     def afresh(self, tuning: StepSize | None, taken: int, stretch: float = 1.0) -> StepSize | None:
-        """Return a tuning that learns as if after so many steps, of trajectories that much longer."""
+        """Return a tuning that learns as if after so many steps, of moves that much longer."""
         if tuning is None:
             return None
         longer = jnp.asarray(stretch, tuning.stretch.dtype)
