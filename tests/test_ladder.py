@@ -219,7 +219,7 @@ KERNEL = sa.HMC(length=(0.6, 3.0), hurry=True)
 def first_climb(rule: Ladder | None = None, dim: int = DIM) -> ladder.Climb:
     zero = np.asarray(0)
     none = np.zeros((0, CHAINS, 2 * dim), np.float32)
-    rungs = ladder.Rungs(zero, np.asarray(1), zero, np.zeros(0, np.int64), none)
+    rungs = ladder.Rungs(zero, np.asarray(1), zero, np.zeros(5), np.zeros(0, np.int64), none)
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=dim)
     return (rule or Ladder(tolerance=1e-9)).watch(sa.pmcsa(CHAINS, KERNEL), rungs, target)
 

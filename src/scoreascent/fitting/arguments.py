@@ -94,8 +94,8 @@ def check(
         raise ValueError(f"with {given} give a method too, such as pmcsa(10)")
     if method is not None and not chains is batch is None:
         raise ValueError(
-            f"chains and batch are for an automatic fit, but a method is given: {method!r}; make it "
-            "with as many as it should have"
+            "chains and batch are for an automatic fit, but a method is given, "
+            f"{method!r}: make it with as many as it should have"
         )
     if method is None and steps == 0:
         raise ValueError("steps is 0, but fit(target) must run to choose and judge; give 1 or more")

@@ -195,12 +195,13 @@ class Climb:
     def _look(self, steps: int) -> None:
         """Ask the late states, and keep what they tell with them."""
         rule, states = self.rule, self.late_states()
-        seen = assess(states, rule.tolerance)
+        looks = self.windows.looks + 1
+        seen = assess(states, int(looks), rule.tolerance)
         if not rule.complaints(seen):  # then also what the model itself calls its parameters
             error = largest_error(self._target, states, rule.tolerance)
             seen = seen._replace(error=max(seen.error, error))
         told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps], np.float64)
-        self.windows = self.windows._replace(looks=self.windows.looks + 1, told=told)
+        self.windows = self.windows._replace(looks=looks, told=told)
 
     def _conclude(self) -> None:
         """Say whether the rule is met, or will not be in time."""
@@ -240,7 +241,7 @@ class Climb:
         return bool(np.max(error) > MAX_LAG * np.median(error))
 
 
-def assess(states: Any, tolerance: float) -> Convergence:
+def assess(states: Any, looks: int, tolerance: float) -> Convergence:
     """Return what late states (times, chains, d) of the chains say; R̂ only if errors allow."""
     x = np.asarray(states, np.float64)
     if len(x) < 4:
@@ -250,7 +251,7 @@ def assess(states: Any, tolerance: float) -> Convergence:
         between = float(np.max(rhat(np.swapaxes(x, 0, 1)))) if worst <= tolerance else math.inf
     moves = np.mean(np.sum(np.any(x[1:] != x[:-1], axis=2), axis=0))
     worst, between = (x if np.isfinite(x) else math.inf for x in (worst, between))
-    return Convergence(len(x), worst, between, moves=float(moves), looks=1)
+    return Convergence(len(x), worst, between, moves=float(moves), looks=looks)
 
 
 def errors(states: Any) -> Floats:
