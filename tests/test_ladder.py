@@ -216,18 +216,16 @@ DIM, CHAINS = 2, 4
 KERNEL = sa.HMC(length=(0.6, 3.0), hurry=True)
 
 
+def first_little(dim: int = DIM) -> Little:
+    q, z = sa.FullRank.standard(dim), jnp.zeros((CHAINS, dim))
+    return Little(q, sa.Particles(z, z[:, 0], z[:, 0], KERNEL.first_tuning(q), z))
+
+
 def first_climb(rule: Ladder | None = None, dim: int = DIM) -> ladder.Climb:
-    zero = np.asarray(0)
-    none = np.zeros((0, CHAINS, 2 * dim), np.float32)
-    rungs = ladder.Rungs(zero, np.asarray(1), zero, np.zeros(5), np.zeros(0, np.int64), none)
+    rule, method = rule or Ladder(tolerance=1e-9), sa.pmcsa(CHAINS, KERNEL)
+    rungs = rule.blank(method, first_little(dim), False)  # type: ignore[arg-type]
     target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=dim)
-    return (rule or Ladder(tolerance=1e-9)).watch(sa.pmcsa(CHAINS, KERNEL), rungs, target)
-
-
-def first_little() -> Little:
-    q = sa.FullRank.standard(DIM)
-    eta = sa.Particles(jnp.zeros((CHAINS, DIM)), None, None, KERNEL.first_tuning(q))
-    return Little(q, eta)
+    return rule.watch(method, rungs, target)
 
 
 def climb_on(climb: ladder.Climb, steps: int, numbers: Any) -> list[tuple[int, bool]]:
@@ -324,7 +322,7 @@ def test_where_a_coordinate_lags_trajectories_get_longer(lag: float, stretch: fl
     climb = first_climb(dim=dim)
     rng = np.random.default_rng(0)
     places = rng.normal(size=(CHAINS, dim)) * np.r_[lag, np.zeros(dim - 1)]
-    states = Little(sa.FullRank.standard(dim), first_little().eta)
+    states = first_little(dim)
     seen, done = [], 0
     while done < 640:
         n = climb.room(done)
