@@ -25,9 +25,9 @@ from scoreascent.diagnostics.rules import (
 # a fit by independent proposals that no rule objects to
 FINE = Measured(
     draws=4000, k_hat=0.2, ess=3800.0, invalid=0.0, chi2=0.05, log_w_star=0.5, log_evidence=-3.0,
-    looked=400, acceptance=0.8, stuck=0.0, stay=0.0, rhat=1.01, chain_ess=3000.0, shift=0.0,
-    ratio=0.0, narrowest=-0.2, tail=0.1, unseen=0.0, lacking=0.0, far_mass=0.0,
-    least_log_q=-9.0, spacing=1e-6,
+    looked=400, acceptance=0.8, stuck=0.0, stay=0.0, rhat=1.01, chain_ess=3000.0,
+    efficiency=0.2, shift=0.0, ratio=0.0, narrowest=-0.2, tail=0.1, unseen=0.0, lacking=0.0,
+    far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
     rhat_lambda=1.02, drift=0.05, error=np.nan, trend=0.2, status="max_steps",
     complaint="", late_acceptance=0.8, growth=1.0, reach=1.0, places_agree=True, moves_alone=False,
     tolerance=0.1, gap=0.0, unsure=0.0, worst="tau", numbers=(),
@@ -35,9 +35,12 @@ FINE = Measured(
 # one that a rule ended, and whose weights are of no use
 ALONE = {"k_hat": 0.9, "chi2": 5.0, "moves_alone": True}
 NO_CHAINS = dict.fromkeys(
-    ("acceptance", "stuck", "stay", "rhat", "chain_ess", "shift", "ratio", "narrowest", "tail"),
+    (
+        "acceptance", "stuck", "stay", "rhat", "chain_ess", "efficiency", "shift", "ratio",
+        "narrowest", "tail",
+    ),
     np.nan,
-)
+)  # fmt: skip
 
 # rule, what differs from FINE, the verdict (None: the rule is silent), a part of the reason
 CASES = [
@@ -126,6 +129,14 @@ CASES = [
     ("stays_long", {"moves_alone": False, "stay": 0.5}, None, ""),
     ("mixes_slowly", {"moves_alone": True, "rhat": 1.05}, STUCK, "mix slowly (R̂ 1.05"),
     ("mixes_slowly", {"moves_alone": True, "chain_ess": 399.0}, STUCK, "399 effective draws"),
+    (
+        "mixes_slowly",
+        {"moves_alone": True, "efficiency": 0.009},
+        STUCK,
+        "3000 effective draws, 0.9% of their states)",
+    ),
+    ("mixes_slowly", {"moves_alone": True, "efficiency": 0.011}, None, ""),
+    ("mixes_slowly", {"moves_alone": True, "efficiency": np.nan}, None, ""),
     ("mixes_slowly", {"moves_alone": True}, None, ""),
     ("mixes_slowly", {"moves_alone": False, "chain_ess": 10.0}, None, ""),
     ("chains_vouch", {"moves_alone": True}, GOOD, "not of q's shape"),
