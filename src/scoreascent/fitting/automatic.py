@@ -14,6 +14,18 @@
    with `IMH()` if they are worth 85 % and all that is missing is length.
    If it is not good and more steps may help, it goes on, with shorter steps unless it had
    converged: three stages at most, and a fourth where all that is missing is length.
+
+From 51 to 2000 dimensions, unless a start, a family, an update or a rule is given, independent
+proposals would hardly be accepted, and there is one stage of another kind (`ladder`):
+
+1. Start: where 16 short searches end, on their way up (`climbed`).
+2. Family: full-rank.
+3. Chains: 32 on a CPU, 64 on an accelerator, or `chains`; more if a smaller tolerance is asked for.
+4. Kernel: `HMC` with trajectories of 0.6 to 3 sds, twice as long where a few coordinates lag.
+5. Update: q is set from the late states and their gradients each time the steps have doubled.
+6. Stop: when 3.5 standard errors of every mean and sd, in ℝᵈ and in the model's own space, are
+   within `tolerance`, by the spread of the chains' own averages.
+7. Verdict: `diagnose()`.
 """
 
 from __future__ import annotations

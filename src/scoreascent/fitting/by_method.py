@@ -101,7 +101,7 @@ def _delivered(result: Result, throw: bool) -> Result:
     says = result.warnings()
     if result.status == "diverged" and throw:
         raise DivergenceError("; ".join(says), result)
-    if np.any(result.trace.skipped) or np.any(result.trace.invalid):
+    if np.any(result.trace.skipped) or result.invalid:
         warnings.warn("; ".join(says), RuntimeWarning, stacklevel=4)
     return result
 

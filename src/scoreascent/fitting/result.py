@@ -20,7 +20,7 @@ from scoreascent.diagnostics.draws import Source, best_source, draw, named, summ
 from scoreascent.diagnostics.rules import GOOD, promise
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
-from scoreascent.run import Run
+from scoreascent.run import Run, rests_on_chains
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -159,6 +159,16 @@ class Result(Run):
         draws = 10 * n if draws is None else check_count("draws", draws, n)
         return named(self, resample(self, key, n, draws))
 
+    @property
+    def invalid(self) -> int:
+        """At how many proposals log p was NaN or +∞.
+
+        Where a fit rests on late states, how its chains found their way there does not matter.
+        """
+        invalid = self.trace.invalid
+        late = invalid.shape[-1] // 2 if rests_on_chains(self) else 0
+        return int(np.sum(invalid[..., late:]))
+
     def warnings(self) -> list[str]:
         """Say what went wrong, or makes the fit doubtful, in words; nothing if nothing was seen."""
         trace, says = self.trace, []
@@ -177,7 +187,7 @@ class Result(Run):
                 f"{skipped} of {trace.skipped.size} updates were skipped because the loss or its "
                 "gradient was not finite"
             )
-        if invalid := int(np.sum(trace.invalid)):
+        if invalid := self.invalid:
             says.append(
                 f"log p was NaN or +∞ at {invalid} proposals; they were treated as impossible"
             )
