@@ -95,19 +95,24 @@ def gaussian_but_for_one(shape: Shape, at: int) -> tuple[np.ndarray, np.ndarray]
     """
     others = np.delete(np.arange(shape.dim), at)
 
-    def rest(u: jax.Array) -> tuple[jax.Array, ...]:
-        point = lambda x: jnp.zeros(shape.dim, u.dtype).at[others].set(x).at[at].set(u)  # noqa: E731
-        density = lambda x: shape.log_density(point(x))  # noqa: E731
+    def point(u: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.zeros(shape.dim, u.dtype).at[others].set(x).at[at].set(u)
+
+    def around_zero(u: jax.Array) -> tuple[jax.Array, jax.Array]:
+        density = lambda x: shape.log_density(point(u, x))  # noqa: E731
         zero = jnp.zeros(shape.dim - 1, u.dtype)
-        precision = -jax.hessian(density)(zero)
-        mean = jnp.linalg.solve(precision, jax.grad(density)(zero))
-        log_mass = density(mean) - 0.5 * jnp.linalg.slogdet(precision)[1]
-        inverse = jnp.linalg.inv(precision)
-        return log_mass, point(mean), point(jnp.diag(inverse)).at[at].set(0.0)
+        return jax.grad(density)(zero), -jax.hessian(density)(zero)
 
     with x64():
         u = np.linspace(-18, 30, 2401) * shape.sd[at] + shape.mean[at]
-        log_mass, means, variances = map(np.asarray, jax.jit(jax.vmap(rest))(jnp.asarray(u)))
+        slope, precision = map(np.asarray, jax.jit(jax.vmap(around_zero))(jnp.asarray(u)))
+        # numpy's matrices: thousands of jax's, side by side, can wait for each other for ever
+        top = np.linalg.solve(precision, slope[..., None])[..., 0]
+        means = np.insert(top, at, u, axis=1)
+        density = np.asarray(jax.jit(jax.vmap(shape.log_density))(jnp.asarray(means)))
+    log_mass = density - 0.5 * np.linalg.slogdet(precision)[1]
+    inverse = np.linalg.inv(precision)
+    variances = np.insert(np.diagonal(inverse, axis1=1, axis2=2), at, 0.0, axis=1)
     weight = np.exp(log_mass - log_mass.max())
     weight /= weight.sum()
     mean = weight @ means
@@ -150,7 +155,7 @@ def test_no_moments_are_never_right() -> None:
 
 def test_at_least_sixty_shapes_and_a_third_kept_aside() -> None:
     assert len(SHAPES) >= 60
-    assert sum(shape.held_out for shape in SHAPES.values()) >= len(SHAPES) // 3 - 1
+    assert sum(shape.held_out for shape in SHAPES.values()) >= 0.3 * len(SHAPES)
     assert {shape.dim for shape in SHAPES.values()} >= {1, 2, 5, 10, 20, 50, 200, 500}
 
 
