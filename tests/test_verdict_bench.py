@@ -153,7 +153,7 @@ def test_no_moments_are_never_right() -> None:
     assert errors(shape, shape.mean, [3.0])["sd_error"] == np.inf
 
 
-def test_at_least_sixty_shapes_and_a_third_kept_aside() -> None:
+def test_at_least_sixty_shapes_and_three_in_ten_kept_aside() -> None:
     assert len(SHAPES) >= 60
     assert sum(shape.held_out for shape in SHAPES.values()) >= 0.3 * len(SHAPES)
     assert {shape.dim for shape in SHAPES.values()} >= {1, 2, 5, 10, 20, 50, 200, 500}
