@@ -18,7 +18,7 @@ import numpy as np
 
 from scoreascent._structs import Config, check_count
 from scoreascent.diagnostics.chains import rhat
-from scoreascent.diagnostics.draws import largest_error, moment_errors
+from scoreascent.diagnostics.draws import careful_errors, largest_error
 from scoreascent.families import Family, FullRank
 from scoreascent.loop import CHUNK_ROWS, State, Trace, kept_points
 from scoreascent.methods import Method
@@ -256,9 +256,7 @@ def assess(states: Any, looks: int, tolerance: float) -> Convergence:
 
 def errors(states: Any) -> Floats:
     """Return the larger standard error of every coordinate's mean and sd, in its sds."""
-    x = np.asarray(states, np.float64)
-    with np.errstate(all="ignore"):
-        worse: Floats = np.fmax(*moment_errors(x)) / x.std((0, 1))
+    worse: Floats = careful_errors(np.asarray(states, np.float64))
     return worse
 
 
