@@ -74,7 +74,7 @@ PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
 # In many dimensions chains move by themselves, by trajectories of several lengths
-ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True)
+ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.95, max_steps=64, hurry=True)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
 LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
 # Few long chains where work is what costs, many short ones where launches are
