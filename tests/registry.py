@@ -132,7 +132,7 @@ MOVES: dict[str, Any] = {
     "cis-defensive": sa.CIS(4, sa.Defensive(alpha=0.7)),
     "select-cis": sa.Select(sa.CIS(4)),
     "hmc": sa.Parallel(_HMC, 1),
-    "hmc-of-two-lengths": sa.Parallel(sa.HMC(length=(0.6, 3.0), hurry=True), 1),
+    "hmc-of-two-lengths": sa.Parallel(sa.HMC(length=(0.6, 3.0), hurry=True, caution=20.0), 1),
     "mala": sa.Parallel(sa.MALA(step_size=0.6), 1),
     "cycle": sa.Parallel(sa.Cycle(sa.IMH(), _HMC), 4),
     "sequential-cycle": sa.Sequential(sa.Cycle(sa.IMH(), _HMC), 4),

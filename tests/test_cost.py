@@ -7,6 +7,8 @@ its value comes with the backward pass.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -202,3 +204,32 @@ def test_an_evaluation_too_many_is_counted():
     assert cost_of_step(sa.jsa(N, Plain())) == {"p": N, "q": 2 * N, "draw": N}
     twice = cost_of_iteration(sa.pmcsa(N), LogsTheLoss(sa.gradient(optax.sgd(1e-2))))
     assert twice == {"p": N, "q": 3 * N, "draw": N, "score": N}
+
+
+# -- how often a plain fit compiles ----------------------------------------------------------------
+
+COUNTS = """
+import jax, jax.numpy as jnp
+import scoreascent as sa
+from jax import monitoring
+
+names = []
+
+def listen(event, seconds, fun_name=None, **more):
+    if event.endswith("backend_compile_duration"):
+        names.append(str(fun_name))
+
+monitoring.register_event_duration_secs_listener(listen)
+sa.fit(sa.Target(lambda z: -0.5 * jnp.sum(z**2) - 0.1 * jnp.sum(z**4), dim={dim}), progress=False)
+# what only takes a number to the device is no program of ours
+print(sum(not any(x in name for x in ("stage", "convert_element_type")) for name in names))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [60])
+def test_a_plain_fit_compiles_at_most_ten_programs(dim: int) -> None:
+    """In a process of its own, where nothing was compiled before."""
+    call = [sys.executable, "-c", COUNTS.replace("{dim}", str(dim))]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert 4 < int(done.stdout) <= 10

@@ -306,6 +306,40 @@ def test_in_a_hurry_the_first_trajectories_are_short() -> None:
     assert int(kernel._leaps(jnp.float32(0.1), kernel.afresh(tuned(0.1, age=50), 0))) == 40
 
 
+def settled(caution: float, lost: float, n: int = 400) -> float:
+    """The acceptance at which the step size settles where steps are accepted or lost.
+
+    A share `lost` ε of them is lost, the others are accepted with probability 1 − ε/2.
+    """
+    kernel = sa.HMC(acceptance=0.8, caution=caution)
+    tuning: Any = kernel.first_tuning(sa.MeanField.standard(5))
+    for _ in range(n):
+        size = jnp.exp(tuning.log)
+        share = jnp.minimum(lost * size, 1.0)
+        mean = (1 - share) * jnp.maximum(1 - size / 2, 0) - caution * share
+        tuning = kernel.retune(tuning, mean, None)
+    return float((1 - share) * (1 - size / 2))
+
+
+def test_steps_are_short_where_some_are_lost() -> None:
+    """In balance p − caution · share is the acceptance that was asked for."""
+    assert abs(settled(20.0, 0.0) - 0.8) < 0.01
+    assert abs(settled(0.0, 0.03) - 0.8) < 0.01
+    assert settled(20.0, 0.03) > 0.87
+
+
+@pytest.mark.parametrize(("caution", "counts"), [(0.0, 0.0), (7.0, -7.0)])
+def test_a_lost_trajectory_counts_less_than_none(caution: float, counts: float) -> None:
+    """From the foot of a cliff: whatever step is taken ends where hardly any is accepted."""
+    target = sa.Target(lambda z: -1e6 * jnp.sum(z**2), dim=2)
+    kernel = sa.HMC(length=10.0, caution=caution)
+    q = sa.MeanField.standard(2)
+    point = sa.Point(jnp.zeros(2), jnp.zeros(()))
+    _, info, seen = kernel.tuned_step(jax.random.key(0), target, q, point, kernel.first_tuning(q))
+    assert float(info.acceptance) < 1e-6
+    np.testing.assert_allclose(float(seen), counts, atol=1e-6)
+
+
 def test_a_tuning_may_learn_afresh() -> None:
     """The step size stays, and moves by as much as after so many steps."""
     kernel, tuning = sa.HMC(), tuned(0.3, taken=1000)
@@ -562,6 +596,8 @@ LENGTHS = "length must be positive and finite, or two such numbers,"
     ("make", "says"),
     [
         (lambda: sa.HMC(length=0.0), f"{LENGTHS} got 0.0"),
+        (lambda: sa.HMC(caution=-1.0), "caution must be finite and at least 0, got -1.0"),
+        (lambda: sa.HMC(caution=np.nan), "caution must be finite and at least 0, got nan"),
         (lambda: sa.HMC(length=None), f"{LENGTHS} got None"),
         (lambda: sa.HMC(length=np.nan), f"{LENGTHS} got nan"),
         (lambda: sa.HMC(length=(3.0, 0.6)), rf"{LENGTHS} got \(3.0, 0.6\)"),

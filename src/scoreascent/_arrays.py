@@ -24,8 +24,8 @@ def canonical_dtype(x: Any) -> np.dtype[Any]:
 
 
 def as_default(x: Any) -> Any:
-    """`x` as an array of jax in the default dtype."""
-    return jnp.asarray(np.asarray(x, default_dtype()))
+    """`x` in jax's default dtype, on the host: compiled programs take it as it is."""
+    return np.asarray(x, default_dtype())
 
 
 def impossible(log_p: Any) -> Any:

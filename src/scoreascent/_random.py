@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+TAG = "sa"
 _PARITY = np.uint32(0x1BD11BDA)
 
 
@@ -34,6 +35,8 @@ def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         if not -(2**63) <= key < 2**63:
             raise ValueError(f"key must fit 64 bits as a seed, got {key!r}")
+        if 0 <= key < 2**31:  # as jax seeds, and nothing is compiled for it
+            return jax.random.wrap_key_data(jnp.asarray(np.array([0, key], np.uint32)), impl=FUSED)
         given = jax.random.key(int(key))
     elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape == (2,):
         given = jax.random.wrap_key_data(jnp.asarray(key), impl="threefry2x32")
@@ -44,6 +47,42 @@ def as_key(key: PRNGKeyArray | int) -> PRNGKeyArray:
     if str(jax.random.key_impl(given)) == "threefry2x32":
         given = jax.random.wrap_key_data(jax.random.key_data(given), impl=FUSED)
     return given
+
+
+def split(key: PRNGKeyArray, n: int = 2) -> list[PRNGKeyArray]:
+    """The keys of `jax.random.split`, the same bits; nothing is compiled for them.
+
+    >>> a, b = split(as_key(0))
+    >>> a == jax.random.split(as_key(0))[0]
+    Array(True, dtype=bool)
+    """
+    if not _is_fused(key):
+        return list(jax.random.split(key, n))
+    return _derived(key, np.zeros(n, np.uint32), np.arange(n, dtype=np.uint32))
+
+
+def fold_in(key: PRNGKeyArray, number: int) -> PRNGKeyArray:
+    """The key of `jax.random.fold_in`, the same bits; nothing is compiled for it.
+
+    >>> fold_in(as_key(0), 7) == jax.random.fold_in(as_key(0), 7)
+    Array(True, dtype=bool)
+    """
+    if not _is_fused(key):
+        return jax.random.fold_in(key, number)
+    return _derived(key, np.zeros(1, np.uint32), np.array([number], np.uint32))[0]
+
+
+def _is_fused(key: PRNGKeyArray) -> bool:
+    """Tell whether a key has the generator of this module."""
+    return str(key.dtype) == f"key<{TAG}>"
+
+
+def _derived(key: PRNGKeyArray, high: Any, low: Any) -> list[PRNGKeyArray]:
+    """The keys that numbers of 64 bits, given by their halves, make of a key."""
+    data = np.asarray(jax.random.key_data(key))
+    with np.errstate(over="ignore"):
+        bits = np.stack(_threefry(data, high, low), axis=1)
+    return [jax.random.wrap_key_data(jnp.asarray(x), impl=FUSED) for x in bits]
 
 
 def materialise(x: T) -> T:
@@ -62,7 +101,7 @@ def materialise(x: T) -> T:
     return jax.lax.platform_dependent(x, cpu=wall, default=lambda x: x)
 
 
-def _threefry(key: UInt32[Array, 2], x0: Any, x1: Any) -> tuple[Any, Any]:
+def _threefry(key: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
     """Threefry-2x32 with 20 rounds (Salmon et al., 2011), unrolled."""
     schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
     x0, x1 = x0 + schedule[0], x1 + schedule[1]
@@ -93,5 +132,5 @@ FUSED = define_prng_impl(
     random_bits=_random_bits,
     fold_in=threefry_prng_impl.fold_in,
     name="scoreascent_threefry2x32",
-    tag="sa",
+    tag=TAG,
 )

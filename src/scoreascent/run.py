@@ -64,7 +64,9 @@ class Run:
 
     With `replications`, every array has them in front, and `status` is one word for each. `states`
     has shape (times, points, coordinates): where the points were in the late windows of a stopping
-    rule, every `states_every` iterations. `tolerance` is what the verdict *good* promises.
+    rule, every `states_every` iterations. If they were balanced by control variates, `controls`
+    (times, points, number of them) are these at the states. `tolerance` is what the verdict *good*
+    promises.
     """
 
     q: Family
@@ -81,6 +83,7 @@ class Run:
     convergence: Convergence | None = None
     states: Any = None
     states_every: int = 0
+    controls: Any = None
     tolerance: float = TOLERANCE
 
     @property

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import as_default, default_dtype, impossible
 from scoreascent._batches import log_probs
+from scoreascent._random import fold_in
 from scoreascent._structs import check_count
 from scoreascent.climbs import Home, climb
 from scoreascent.families import Family, FullRank, LowRank
@@ -143,7 +143,7 @@ def first_points(
     for i in range(len(given), check_count("searches", searches, 1)):
         own: Any = None
         if i % MODEL_EVERY == MODEL_EVERY - 1:
-            own = target.initial(jax.random.fold_in(key, i))
+            own = target.initial(fold_in(key, i))
         box = boxes[i % len(boxes)]
         points.append(rng.uniform(-box, box, target.dim) if own is None else np.asarray(own))
         shrinks.append(True)
@@ -229,7 +229,7 @@ def _scale(target: Target, z: Any, rng: np.random.Generator, cost: Cost) -> Vect
     if dim > MAX_FULL_RANK:
         signs = rng.choice([-1.0, 1.0], (2 * DRAWS, dim))
         cost.gradients += 2 * len(signs)
-        products = np.asarray(_hessian_times(target, z, jnp.asarray(signs, z.dtype)), np.float64)
+        products = np.asarray(_hessian_times(target, z, signs.astype(z.dtype)), np.float64)
         curvature = np.abs(np.mean(signs * products, 0))
         return 1 / np.sqrt(positive(curvature))
     cost.gradients += 2 * dim

@@ -11,6 +11,7 @@ import numpy as np
 
 from scoreascent._arrays import default_dtype
 from scoreascent.diagnostics.psis import tail_shape
+from scoreascent.diagnostics.stein import unexplained
 from scoreascent.diagnostics.weights import resample
 from scoreascent.families import Family
 from scoreascent.run import Run
@@ -27,7 +28,8 @@ MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, 
 MIN_SUMMARISED = 512  # of them
 MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
 NO_MEAN_TAIL = 0.8  # nor this one's mean
-LONG_TAIL, MORE_FOR_LONG_TAILS = 3.6, 1.4  # the kurtosis of one, and by how much errors then count
+LONG_TAIL = 3.6  # the kurtosis of one,
+MORE_FOR_LONG_TAILS = 1.4  # and by how much the error of its sd then counts
 
 
 def best_source(run: Run) -> Source:
@@ -106,12 +108,14 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
     shape of the scalar's heavier tail; where it is so heavy that no number of draws that one has
     tells the standard deviation, or the mean, that is NaN.
     """
+    controls = None
     if source == "chains":
         states = late_states(run)
         assert states is not None
         most = max(MIN_SUMMARISED, min(MAX_STATES, MAX_NUMBERS // count_scalars(run.target)))
         thin = -(-states.shape[0] * states.shape[1] // most)
         states = states[::-1][::thin]  # of the times, the last one is always among them
+        controls = None if run.controls is None else run.controls[::-1][::thin]
         draws = named(run, states.reshape(-1, states.shape[-1]))
         shape: tuple[int, ...] = states.shape[:2]
     else:
@@ -122,7 +126,8 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
         array = np.asarray(values, np.float64)
         array = array.reshape(*shape, *array.shape[1 if source == "chains" else len(shape) :])
         inner = array.shape[len(shape) :]
-        for name, numbers in zip(scalar_names(site, inner), _numbers(array, shape, source)):
+        found = _numbers(array, shape, source, controls)
+        for name, numbers in zip(scalar_names(site, inner), found):
             rows.append({"name": name, **numbers})
     return rows
 
@@ -144,12 +149,14 @@ def count_scalars(target: Target) -> int:
     return sum(int(np.prod(x.shape)) for x in jax.tree.leaves(shapes))
 
 
-def _numbers(array: Any, shape: tuple[int, ...], source: Source) -> list[dict[str, float]]:
+def _numbers(
+    array: Any, shape: tuple[int, ...], source: Source, controls: Any
+) -> list[dict[str, float]]:
     """Return the numbers of every scalar of one site."""
     flat = array.reshape(*shape, -1)
     error = np.full((2, flat.shape[-1]), np.nan)
     if source == "chains":
-        error = np.stack(moment_errors(flat))
+        error = np.stack(moment_errors(flat, controls))
         flat = flat.reshape(-1, flat.shape[-1])
     axis = flat.ndim - 2
     mean, sd = np.mean(flat, axis), np.std(flat, axis, ddof=1)
@@ -175,18 +182,21 @@ def tail_shapes(x: Float[np.ndarray, "n k"]) -> Any:
     return np.array([tail_shape(c) if ok else -np.inf for c, ok in zip(x.T, finite)])
 
 
-def largest_error(target: Target, states: Any, limit: float) -> float:
+def largest_error(target: Target, states: Any, limit: float, controls: Any = None) -> float:
     """Return the largest standard error of the mean or sd of a model's own scalar, in its sds.
 
-    `states` are (times, chains, d). Scalars whose tails are too heavy for an sd do not count.
+    `states` are (times, chains, d), with `controls` at them if they were balanced by these.
+    Scalars whose tails are too heavy for an sd do not count.
     """
     times, n, dim = states.shape
     most = max(MIN_SUMMARISED, min(MAX_STATES, MAX_NUMBERS // count_scalars(target)))
-    states = states[::-1][:: -(-times * n // most)]
+    thin = -(-times * n // most)
+    states = states[::-1][::thin]
+    controls = None if controls is None else controls[::-1][::thin]
     worst = 0.0
-    for array in _named(target, jnp.asarray(states.reshape(-1, dim))).values():
+    for array in _named(target, np.asarray(states.reshape(-1, dim))).values():
         x = np.asarray(array, np.float64).reshape(*states.shape[:2], -1)
-        error = careful_errors(x)
+        error = careful_errors(x, controls)
         for i in np.flatnonzero(error > limit):
             if tail_shape(x[..., i].ravel()) > MAX_SHOWN_TAIL:
                 error[i] = 0.0
@@ -194,8 +204,8 @@ def largest_error(target: Target, states: Any, limit: float) -> float:
     return worst
 
 
-def careful_errors(x: Float[np.ndarray, "times chains k"]) -> Any:
-    """Return the larger standard error of every mean and sd, in sds, and more of it for long tails.
+def careful_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) -> Any:
+    """Return the larger standard error of every mean and sd, in sds, and more for long tails' sds.
 
     Where a tail is long, chains that have not been far out take its sd for smaller than it is, and
     the error of that sd too.
@@ -205,28 +215,43 @@ def careful_errors(x: Float[np.ndarray, "times chains k"]) -> Any:
     >>> bool(plain < 0.03 and long > 2 * plain)
     True
     """
+    _, square, sd = _around(x)
     with np.errstate(all="ignore"):
-        sd = x.std((0, 1))
-        kurtosis = np.mean(((x - x.mean((0, 1))) / sd) ** 4, (0, 1))
-        error = np.fmax(*moment_errors(x)) / sd
-    return np.where(kurtosis > LONG_TAIL, MORE_FOR_LONG_TAILS * error, error)
+        kurtosis = np.einsum("tnk,tnk->k", square, square) / (x[..., 0].size * sd**4)
+        mean_error, sd_error = moment_errors(x, controls)
+        sd_error = np.where(kurtosis > LONG_TAIL, MORE_FOR_LONG_TAILS * sd_error, sd_error)
+        return np.fmax(mean_error, sd_error) / sd
 
 
-def moment_errors(x: Float[np.ndarray, "times chains k"]) -> tuple[Any, Any]:
+def moment_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) -> tuple[Any, Any]:
     """Return the standard errors of means and sds over chains that move independently.
 
     A chain's own average varies as its states correlate, so the spread of the averages over n
     chains, divided by √n, needs no autocorrelation. An sd's error is that of its variance / 2 sd.
+    Of states that were balanced by `controls`, what these do not explain is all that errs.
 
     >>> x = np.random.default_rng(0).normal(size=(20, 100, 1))
     >>> [bool(0.7 < e[0] * np.sqrt(w) < 1.3) for e, w in zip(moment_errors(x), (2000, 4000))]
     [True, True]
     """
-    n = x.shape[1]
-    centre = x.mean((0, 1))
-    square = (x - centre) ** 2
-    sd = np.sqrt(square.mean((0, 1)))
+    away, square, sd = _around(x)
     with np.errstate(all="ignore"):
-        mean_error = x.mean(0).std(0, ddof=1) / np.sqrt(n)
-        sd_error = square.mean(0).std(0, ddof=1) / np.sqrt(n) / (2 * sd)
-    return mean_error, sd_error
+        if controls is None:
+            n = x.shape[1]
+            errors = [y.mean(0).std(0, ddof=1) / np.sqrt(n) for y in (away, square)]
+        else:
+            errors = [_partly_known(y, controls) for y in (away, square)]
+        return errors[0], errors[1] / (2 * sd)
+
+
+def _around(x: Float[np.ndarray, "times chains k"]) -> tuple[Any, Any, Any]:
+    """Return x less its means, the squares of that, and the sds."""
+    away = x - x.mean((0, 1))
+    square = away * away
+    return away, square, np.sqrt(square.mean((0, 1)))
+
+
+def _partly_known(y: Float[np.ndarray, "times chains k"], controls: Any) -> Any:
+    """Return the standard errors of averages of y, of which controls explain a part."""
+    rest, known = unexplained(y, controls)
+    return np.hypot(rest.std(0, ddof=1) / np.sqrt(len(rest)), known)

@@ -12,6 +12,7 @@ import numpy as np
 
 from scoreascent._arrays import last_tenth
 from scoreascent._batches import log_probs
+from scoreascent._random import fold_in
 from scoreascent.diagnostics.chains import ess_bulk, rhat
 from scoreascent.diagnostics.numbers import look_at_numbers
 from scoreascent.diagnostics.psis import tail_shape
@@ -163,7 +164,7 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
     return Measured(
         **weights,
         **look_at_chains(run, seen),
-        **look_beyond(run, jax.random.fold_in(keys[0], 1), seen),
+        **look_beyond(run, fold_in(keys[0], 1), seen),
         **look_at_iterates(run, steps),
         status=str(run.status),
         complaint=_complaint(run),
@@ -350,7 +351,7 @@ def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any
     least = seen.least_log_q
     lacking = 0.0
     if run.method.is_independent:
-        lacking = look_wider(run, jax.random.fold_in(key, 1))
+        lacking = look_wider(run, fold_in(key, 1))
     rays = look_along_rays(run, key, least)
     return {**rays, "lacking": lacking, "spacing": spacing, "least_log_q": least}
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
 from scoreascent._arrays import impossible
 from scoreascent._batches import log_probs
+from scoreascent._random import fold_in
 from scoreascent.diagnostics.weights import sample
 from scoreascent.run import Run
 
@@ -56,7 +56,7 @@ def look_along_rays(run: Run, key: PRNGKeyArray, least_log_q: float) -> dict[str
         ]
     )
     z = mean + t[:, None] * direction[:, None]
-    log_p = log_probs(run.target, jnp.asarray(z.reshape(-1, dim), run.q.mean.dtype))
+    log_p = log_probs(run.target, z.reshape(-1, dim).astype(run.q.mean.dtype))
     log_p = np.where(impossible(log_p), -np.inf, log_p).reshape(RAYS, len(t))
     if not np.any(np.isfinite(log_p)):
         return {"unseen": 0.0, "far_mass": 0.0}
@@ -79,7 +79,7 @@ def look_wider(run: Run, key: PRNGKeyArray) -> float:
     lacks, noise = _lacking(run, key, WIDE_DRAWS)
     if np.max(lacks - noise, initial=0.0) < SUSPICIOUS:
         return 0.0
-    lacks, noise = _lacking(run, jax.random.fold_in(key, 1), MORE_WIDE_DRAWS)
+    lacks, noise = _lacking(run, fold_in(key, 1), MORE_WIDE_DRAWS)
     return float(np.max(lacks - NOISES * noise, initial=0.0))
 
 

@@ -6,12 +6,11 @@ import io
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from scoreascent._random import as_key
+from scoreascent._random import as_key, fold_in, split
 from scoreascent._structs import check_count
 from scoreascent.diagnostics.challenge import challenge
 from scoreascent.diagnostics.measure import MAX_ROWS, Measured, measure
@@ -70,11 +69,11 @@ def diagnose(
         steps = 0 if looked else max(MAX_ROWS, run.steps // 5)
     else:
         steps = check_count("steps", steps, 20)
-    key_draw, key_chain = jax.random.split(as_key(key))
+    key_draw, key_chain = split(as_key(key))
     measured = measure(run, (key_draw, key_chain), draws, steps)
     finding = judge(measured)
     if finding.verdict == GOOD:
-        key_challenge = jax.random.fold_in(key_chain, 1)
+        key_challenge = fold_in(key_chain, 1)
         known = (measured.least_log_q, measured.log_evidence, measured.log_w_star)
         seen = challenge(run, key_challenge, *known)
         measured = replace(measured, **seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from scoreascent._arrays import default_dtype
 from scoreascent._structs import check_count, pytree, unchecked
 from scoreascent.families._numbers import (
     check_fit,
@@ -64,8 +66,8 @@ class FullRank(Gaussian):
         """
         dim = check_count("dim", dim, 1)
         check_scale(scale)
-        diagonal = inverse_softplus(scale * jnp.ones(dim, dtype))
-        return cls(0 * diagonal, jnp.diag(diagonal))
+        dtype = default_dtype() if dtype is None else dtype
+        return cls.from_factor(np.zeros(dim, dtype), scale * np.eye(dim, dtype=dtype))
 
     @classmethod
     def from_moments(cls, mean: Any, cov: Any) -> FullRank:
@@ -188,23 +190,37 @@ def lower(raw: Any) -> Float[Array, "d d"]:
     return jnp.asarray(np.tril(np.asarray(raw))) if known(raw) else jnp.tril(raw)
 
 
-@jax.jit  # for calls outside the loop: one small program instead of five
+# For numbers that are there nothing is compiled: numpy has them at once.
+
+
 def row_norms(matrix: Float[Array, "*b d k"]) -> Float[Array, "*b d"]:
     """The Euclidean length of every row."""
+    if known(matrix):
+        return jnp.asarray(np.sqrt(np.sum(np.asarray(matrix) ** 2, -1)))
     return jnp.sqrt(jnp.sum(matrix**2, -1))
 
 
-@jax.jit
 def tril_of(raw: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
     """The strict lower part of `raw`, and softplus of its diagonal."""
+    if known(raw):
+        softplus = lambda x: np.logaddexp(x, np.zeros_like(x))  # noqa: E731
+        return jnp.asarray(_with_diagonal(np.asarray(raw), softplus))
     diagonal = jax.nn.softplus(jnp.diagonal(raw, axis1=-2, axis2=-1))
     return jnp.tril(raw, -1) + diagonal[..., None] * jnp.eye(raw.shape[-1], dtype=raw.dtype)
 
 
-@jax.jit
 def raw_of(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The `raw` of this Cholesky factor."""
+    if known(tril):
+        return jnp.asarray(_with_diagonal(np.asarray(tril), lambda x: x + np.log(-np.expm1(-x))))
     return jnp.tril(tril, -1) + jnp.diag(inverse_softplus(jnp.diagonal(tril)))
+
+
+def _with_diagonal(matrix: Any, change: Callable[[Any], Any]) -> Any:
+    """The lower triangle of matrices, their diagonals changed."""
+    low, at = np.tril(matrix), np.arange(matrix.shape[-1])
+    low[..., at, at] = change(low[..., at, at])
+    return low
 
 
 def cholesky(cov: Any) -> Float[Array, "d d"]:

@@ -40,6 +40,7 @@ import numpy as np
 from rich.console import Console
 
 from scoreascent._batches import log_probs
+from scoreascent._random import fold_in, split
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.numbers import STANDARD_ERRORS
 from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
@@ -47,6 +48,7 @@ from scoreascent.diagnostics.verdict import Diagnosis
 from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField
 from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
+from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.result import DivergenceError, Result
@@ -74,7 +76,7 @@ PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
 # In many dimensions chains move by themselves, by trajectories of several lengths
-ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.95, max_steps=64, hurry=True)
+ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True, caution=20.0)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
 LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
 # Few long chains where work is what costs, many short ones where launches are
@@ -100,7 +102,7 @@ def fit(given: Arguments) -> Result:
         decisions.append(text)
         console.print(f"auto: {text}")
 
-    key_start, key_fit, key_judge = jax.random.split(given.key, 3)
+    key_start, key_fit, key_judge = split(given.key, 3)
     differentiable = has_gradient(given.target)
     stage, kernel = _first_stage(given, differentiable, key_start, say)
     rule = stage.stop if isinstance(stage.stop, Ladder) else _first_rule(given)
@@ -109,7 +111,7 @@ def fit(given: Arguments) -> Result:
         result = _fit(
             replace(
                 stage,
-                key=jax.random.fold_in(key_fit, number),
+                key=fold_in(key_fit, number),
                 checkpoint=_stage_path(given.checkpoint, number),
             )
         )
@@ -118,7 +120,7 @@ def fit(given: Arguments) -> Result:
         if isinstance(result.q, FullRankStudentT):  # steps do not fit its degrees of freedom
             result = replace(result, q=_student(result) or result.q)
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
-        diagnosis = result.diagnose(jax.random.fold_in(key_judge, number))
+        diagnosis = result.diagnose(fold_in(key_judge, number))
         cost = cost.plus(diagnosis.challenge_count)
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
         next_kernel = _next_kernel(kernel, diagnosis, differentiable)
@@ -183,7 +185,20 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     """Return the arguments of a fit by chains that move by themselves."""
     many = LADDER_CHAINS.get(jax.default_backend(), MANY_CHAINS)
     n = given.chains or _more(given.tolerance) * many
-    start = climbed(given.target, key, min(n, SEARCHES))
+    steps = LADDER_STEPS if given.steps is None else given.steps
+    stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS, most=max(steps, MIN_LADDER_STEPS))
+    stage = replace(
+        given,
+        method=pmcsa(n, ON_THEIR_OWN, batch=given.batch),
+        q=FullRank.standard(given.target.dim),
+        update=Still(),
+        steps=steps,
+        stop=stop,
+    )
+    searches = min(n, SEARCHES)
+    with Ahead() as ahead:
+        by_method.compile_ahead(stage, searches, ahead)
+        start = climbed(given.target, key, searches)
     _check_proper(given.target, start.q.mean, FAR_AWAY * np.ones(given.target.dim))
     kept = f"{start.kept} of {len(start.elbo)} short searches kept"
     say(f"start: {kept}; chains begin where these ended")
@@ -191,12 +206,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     say(f"kernel: {ON_THEIR_OWN!r}, for many dimensions")
     say(f"chains: {n}")
     say("update: from states and gradients, each time the number of steps has doubled")
-    steps = LADDER_STEPS if given.steps is None else given.steps
-    stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS, most=max(steps, MIN_LADDER_STEPS))
-    method = pmcsa(n, ON_THEIR_OWN, batch=given.batch)
-    return replace(
-        given, method=method, q=start.q, start=start, update=Still(), steps=steps, stop=stop
-    )
+    return replace(stage, q=start.q, start=start)
 
 
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:

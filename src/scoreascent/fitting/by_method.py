@@ -13,6 +13,7 @@ import numpy as np
 
 from scoreascent._batches import log_probs
 from scoreascent.fitting import checkpoint as files
+from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.host import Hook, Saver, Setup, replications_first
 from scoreascent.fitting.host import run as run_on_host
@@ -20,7 +21,7 @@ from scoreascent.fitting.provenance import density_at_fixed_points, describe, ve
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.stopping import Watch
 from scoreascent.kernels import Places
-from scoreascent.loop import Average, State, blank_trace, check_start, first_state
+from scoreascent.loop import Average, State, blank_trace, check_start, first_state, run_chunk
 from scoreascent.run import Start
 from scoreascent.target import Target
 from scoreascent.update import DEFAULT
@@ -40,7 +41,7 @@ def fit(given: Arguments) -> Result:
     keys = given.key if given.count is None else jax.random.split(given.key, given.count)
     places = None if given.start is None else _places(given.start, given.target, given.count)
     begin = functools.partial(
-        first_state, *setup, average_from is not None, q, keys, jnp.int32(average_from or 0), places
+        first_state, *setup, average_from is not None, q, keys, np.int32(average_from or 0), places
     )
     # a state that is given needs no first one, only its shapes
     first = begin() if given.state is None else jax.eval_shape(begin)
@@ -76,6 +77,7 @@ def fit(given: Arguments) -> Result:
     if stop is not None:
         done = int(np.max(np.asarray(state.step)))
         provenance |= {"stop": watch.words(done), "stop_rule": repr(stop)}
+    states, controls = watch.late_states(state)
     result = Result(
         q=state.q if state.average is None else watch.average(state),
         state=state,
@@ -89,11 +91,32 @@ def fit(given: Arguments) -> Result:
         provenance=provenance,
         start=given.start,
         convergence=watch.seen if stop is not None else None,
-        states=watch.late_states(),
+        states=states,
         states_every=watch.states_every(),
+        controls=controls,
         tolerance=given.tolerance,
     )
     return _delivered(result, given.throw)
+
+
+def compile_ahead(given: Arguments, places: int, ahead: Ahead) -> None:
+    """Compile the programs of a fit in the background: `given` says all but where it begins.
+
+    That will be so many places; of q the shapes are enough.
+    """
+    method, q = given.method, given.q
+    stop: Any = given.stop
+    assert method is not None
+    assert q is not None
+    assert given.update is not None
+    setup = Setup(given.target, method, given.update, given.replicate)
+    shape: Any = lambda *s: jax.ShapeDtypeStruct(s, q.mean.dtype)  # noqa: E731
+    blank = Places(shape(places, q.dim), shape(places))
+    begin = (*setup, True, q, given.key, np.int32(0), blank)
+    ahead.compile(first_state, *begin)
+    state = first_state.eval_shape(*begin)
+    watch = stop.watch(method, stop.blank(method, state, False), given.target)
+    ahead.compile(run_chunk, *setup, state, np.int32(0), watch.keep, watch.slopes)
 
 
 def _delivered(result: Result, throw: bool) -> Result:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._progress import Bar, catch_interrupt
@@ -56,14 +55,14 @@ def run(
     with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
         if done < steps:
             run_chunk(
-                *setup, state, jnp.int32(0), watch.keep, watch.slopes
+                *setup, state, np.int32(0), watch.keep, watch.slopes
             )  # compiles, so that the clock times iterations
         if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
             ended = "stopped"
         while done < steps and ended == "max_steps" and not watch.hopeless:
             n = min(size, steps - done, hook.room(done), watch.room(done))
             clock = time.perf_counter()
-            state, rows, points = run_chunk(*setup, state, jnp.int32(n), watch.keep, watch.slopes)
+            state, rows, points = run_chunk(*setup, state, np.int32(n), watch.keep, watch.slopes)
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
             size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from scoreascent._structs import Config, check_count
+from scoreascent.diagnostics import stein
 from scoreascent.diagnostics.chains import rhat
 from scoreascent.diagnostics.draws import careful_errors, largest_error
 from scoreascent.families import Family, FullRank
@@ -45,6 +46,9 @@ AS_IF_AFTER = 5  # steps, later
 MAY_STRETCH = 320  # steps after which trajectories may be longer, so many times,
 LONGER = 2.0
 MAX_LAG = 3.0  # if a coordinate is known so many times worse than most
+MAX_BALANCED = 10  # coordinates, those known worst, by whose control variates states are balanced
+STATES_A_CONTROL = 50  # at least
+MIN_GAIN = 0.8  # the worst error after it, as a share of that before
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,21 +172,23 @@ class Climb:
                 at, kept = at[even], kept[even]
         self.windows = rungs._replace(at=at, points=kept)
         if is_mark and steps >= FIRST_LOOK:
-            self._look(steps)
+            self._look(state, steps)
             self._conclude()
         return self._on_rung(state, steps) if is_rung and not self.met else state
 
     def average(self, state: State) -> Family:
         """Return the Gaussian with the moments of the late states."""
-        states = self.late_states()
+        states, _ = self.late_states(state)
         if states is None or len(states) * states.shape[1] < 2:
             return state.q
         return gaussian(states.reshape(-1, states.shape[-1]), state.q)
 
-    def late_states(self) -> Any:
-        """Return the late states: (times, chains, d)."""
+    def late_states(self, state: State) -> tuple[Any, Any]:
+        """Return the late states (times, chains, d), and the controls that balance them, if any."""
         points = self.windows.points
-        return points[..., : points.shape[-1] // 2] if len(points) else None
+        if not len(points):
+            return None, None
+        return balanced(points, state.q, self.rule.tolerance)
 
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
@@ -192,13 +198,14 @@ class Climb:
         """Say what was seen last."""
         return self.rule.words(self.seen, done)
 
-    def _look(self, steps: int) -> None:
+    def _look(self, state: State, steps: int) -> None:
         """Ask the late states, and keep what they tell with them."""
-        rule, states = self.rule, self.late_states()
+        rule = self.rule
         looks = self.windows.looks + 1
-        seen = assess(states, int(looks), rule.tolerance)
+        states, controls = self.late_states(state)
+        seen = assess(states, int(looks), rule.tolerance, controls)
         if not rule.complaints(seen):  # then also what the model itself calls its parameters
-            error = largest_error(self._target, states, rule.tolerance)
+            error = largest_error(self._target, states, rule.tolerance, controls)
             seen = seen._replace(error=max(seen.error, error))
         told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps], np.float64)
         self.windows = self.windows._replace(looks=looks, told=told)
@@ -237,26 +244,52 @@ class Climb:
 
     def _lags(self) -> bool:
         """Tell whether a few coordinates are known far worse than most, for they move slowly."""
-        error = errors(self.late_states())
+        points = self.windows.points
+        error = errors(points[..., : points.shape[-1] // 2])
         return bool(np.max(error) > MAX_LAG * np.median(error))
 
 
-def assess(states: Any, looks: int, tolerance: float) -> Convergence:
+def balanced(points: Any, q: Family, tolerance: float) -> tuple[Any, Any]:
+    """Return the states of points (times, chains, 2d), and controls at them if these are of use.
+
+    Where some coordinates are not known to the tolerance, states are taken so that the control
+    variates of those known worst average to zero, if the worst error gets smaller by it.
+    """
+    dim = points.shape[-1] // 2
+    z, g = (np.asarray(x, np.float64) for x in (points[..., :dim], points[..., dim:]))
+    error = errors(z)
+    most = min(MAX_BALANCED, z[..., 0].size // (STATES_A_CONTROL * stein.PER_COORDINATE))
+    at = np.argsort(-error)[:most]
+    at = np.sort(at[error[at] > tolerance])
+    if not len(at) or not (np.all(np.isfinite(error)) and np.all(np.isfinite(g))):
+        return points[..., :dim], None
+    controls = stein.zero_means(z, g, np.asarray(q.tril, np.float64), at)  # type: ignore[attr-defined]
+    times = stein.balanced(controls)
+    if times is None:
+        return points[..., :dim], None
+    chain = np.arange(z.shape[1])
+    z, controls = z[times, chain], controls[times, chain]
+    if np.max(errors(z, controls)) > MIN_GAIN * np.max(error):
+        return points[..., :dim], None
+    return points[..., :dim][times, chain], controls.astype(np.float32)
+
+
+def assess(states: Any, looks: int, tolerance: float, controls: Any = None) -> Convergence:
     """Return what late states (times, chains, d) of the chains say; R̂ only if errors allow."""
     x = np.asarray(states, np.float64)
     if len(x) < 4:
         return Convergence(0)
     with np.errstate(all="ignore"):
-        worst = float(np.max(errors(x)))
+        worst = float(np.max(errors(x, controls)))
         between = float(np.max(rhat(np.swapaxes(x, 0, 1)))) if worst <= tolerance else math.inf
     moves = np.mean(np.sum(np.any(x[1:] != x[:-1], axis=2), axis=0))
     worst, between = (x if np.isfinite(x) else math.inf for x in (worst, between))
     return Convergence(len(x), worst, between, moves=float(moves), looks=looks)
 
 
-def errors(states: Any) -> Floats:
+def errors(states: Any, controls: Any = None) -> Floats:
     """Return the larger standard error of every coordinate's mean and sd, in its sds."""
-    worse: Floats = careful_errors(np.asarray(states, np.float64))
+    worse: Floats = careful_errors(np.asarray(states, np.float64), controls)
     return worse
 
 

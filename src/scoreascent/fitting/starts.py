@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import as_default
@@ -116,7 +117,7 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, searches: int = 16) -> 
     q = FullRank.from_factor(as_default(np.median(z, 0)), tril)
     count = (cost.densities, cost.gradients + gradients)
     heights = tuple(float(log_p) for log_p, _ in ends)
-    return Start(q, as_default(z), heights, len(fair), True, count)
+    return Start(q, jnp.asarray(as_default(z)), heights, len(fair), True, count)
 
 
 def pathfinder(
@@ -158,7 +159,8 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     z = np.concatenate([x[: max(1, round(w * len(x)))] for x, w in zip(parts, weights)])
     agree = all(_is_one_place(target, kept[0], g, cost) for g in kept[1:])
     q = _family(kept, weights / weights.sum(), target.dim)
-    return Start(q, as_default(z), elbos, len(kept), agree, (cost.densities, cost.gradients))
+    evaluations = (cost.densities, cost.gradients)
+    return Start(q, jnp.asarray(as_default(z)), elbos, len(kept), agree, evaluations)
 
 
 def _nowhere(target: Target) -> str:

@@ -230,11 +230,14 @@ class Watch:
         late: Family = jax.tree.map(_late, self.windows.q)
         return late.pooled() if state.step.shape == () else Family.pooled(late)
 
-    def late_states(self) -> Any:
-        """Return the points a few times in each late window: (times, points, coordinates)."""
+    def late_states(self, state: State) -> tuple[Any, Any]:
+        """Return the points a few times in each late window: (times, points, coordinates).
+
+        They are as they were: no control variates balance them.
+        """
         if self.windows is None or not self.windows.states.size:
-            return None
-        return self.windows.states
+            return None, None
+        return self.windows.states, None
 
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
