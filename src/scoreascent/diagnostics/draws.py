@@ -27,7 +27,9 @@ MAX_STATES = 65_536  # of the chains, that a summary looks at
 MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, but at least
 MIN_SUMMARISED = 512  # of them
 MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
+MAX_KNOWN_TAIL = 0.25  # a heavier tail's sd is shown if it is known: its own error has no variance
 NO_MEAN_TAIL = 0.8  # nor this one's mean
+STANDARD_ERRORS = 3.5  # that make an error which is hardly ever exceeded
 LONG_TAIL = 3.6  # the kurtosis of one,
 MORE_FOR_LONG_TAILS = 1.4  # and by how much the error of its sd then counts
 
@@ -106,16 +108,14 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
     `mean_error` and `sd_error` are Monte Carlo standard errors, from the spread of the chains' own
     averages; they are NaN for draws of q, whose error only a diagnosis can tell. `tail` is the
     shape of the scalar's heavier tail; where it is so heavy that no number of draws that one has
-    tells the standard deviation, or the mean, that is NaN.
+    tells the standard deviation, or the mean, that is NaN. Where it is nearly so heavy the standard
+    deviation is NaN if it is not known to the run's tolerance.
     """
     controls = None
     if source == "chains":
         states = late_states(run)
         assert states is not None
-        most = max(MIN_SUMMARISED, min(MAX_STATES, MAX_NUMBERS // count_scalars(run.target)))
-        thin = -(-states.shape[0] * states.shape[1] // most)
-        states = states[::-1][::thin]  # of the times, the last one is always among them
-        controls = None if run.controls is None else run.controls[::-1][::thin]
+        states, controls = some_states(run.target, states, run.controls)
         draws = named(run, states.reshape(-1, states.shape[-1]))
         shape: tuple[int, ...] = states.shape[:2]
     else:
@@ -126,7 +126,7 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
         array = np.asarray(values, np.float64)
         array = array.reshape(*shape, *array.shape[1 if source == "chains" else len(shape) :])
         inner = array.shape[len(shape) :]
-        found = _numbers(array, shape, source, controls)
+        found = _numbers(array, shape, source, controls, run.tolerance / STANDARD_ERRORS)
         for name, numbers in zip(scalar_names(site, inner), found):
             rows.append({"name": name, **numbers})
     return rows
@@ -150,7 +150,7 @@ def count_scalars(target: Target) -> int:
 
 
 def _numbers(
-    array: Any, shape: tuple[int, ...], source: Source, controls: Any
+    array: Any, shape: tuple[int, ...], source: Source, controls: Any, limit: float
 ) -> list[dict[str, float]]:
     """Return the numbers of every scalar of one site."""
     flat = array.reshape(*shape, -1)
@@ -166,7 +166,8 @@ def _numbers(
         mean, sd, *quantiles = (np.mean(s, 0) for s in (mean, sd, *quantiles))
     else:
         tail = tail_shapes(flat)
-    unknown = np.stack([tail > NO_MEAN_TAIL, tail > MAX_SHOWN_TAIL])
+    with np.errstate(all="ignore"):
+        unknown = np.stack([tail > NO_MEAN_TAIL, too_heavy(tail, error[1] / sd, limit)])
     mean, sd = np.where(unknown, np.nan, [mean, sd])
     error = np.where(unknown, np.nan, error)
     names = ("mean", "sd", "q05", "q50", "q95", "mean_error", "sd_error", "tail")
@@ -182,26 +183,38 @@ def tail_shapes(x: Float[np.ndarray, "n k"]) -> Any:
     return np.array([tail_shape(c) if ok else -np.inf for c, ok in zip(x.T, finite)])
 
 
-def largest_error(target: Target, states: Any, limit: float, controls: Any = None) -> float:
-    """Return the largest standard error of the mean or sd of a model's own scalar, in its sds.
-
-    `states` are (times, chains, d), with `controls` at them if they were balanced by these.
-    Scalars whose tails are too heavy for an sd do not count.
-    """
-    times, n, dim = states.shape
+def some_states(target: Target, states: Any, controls: Any = None) -> tuple[Any, Any]:
+    """Return as many times of states (times, chains, d), and of controls, as a summary looks at."""
+    times, n, _ = states.shape
     most = max(MIN_SUMMARISED, min(MAX_STATES, MAX_NUMBERS // count_scalars(target)))
     thin = -(-times * n // most)
-    states = states[::-1][::thin]
-    controls = None if controls is None else controls[::-1][::thin]
-    worst = 0.0
-    for array in _named(target, np.asarray(states.reshape(-1, dim))).values():
-        x = np.asarray(array, np.float64).reshape(*states.shape[:2], -1)
-        error = careful_errors(x, controls)
-        for i in np.flatnonzero(error > limit):
-            if tail_shape(x[..., i].ravel()) > MAX_SHOWN_TAIL:
-                error[i] = 0.0
-        worst = max(worst, float(np.max(np.nan_to_num(error, posinf=0.0), initial=0.0)))
-    return worst
+    return states[::-1][::thin], None if controls is None else controls[::-1][::thin]
+
+
+def own_errors(
+    target: Target, states: Any, limit: float, controls: Any = None
+) -> tuple[Float[np.ndarray, "times chains k"], Float[np.ndarray, " k"]]:
+    """Return a model's own scalars at states (times, chains, d), and how badly each is known.
+
+    That is the larger standard error of its mean and sd, in its sds. Scalars whose tails are too
+    heavy for an sd do not count: if the error exceeds the limit their tail is looked at.
+    """
+    named = _named(target, np.asarray(states.reshape(-1, states.shape[-1]))).values()
+    sites = [np.asarray(x, np.float64).reshape(*states.shape[:2], -1) for x in named]
+    x = np.concatenate(sites, axis=-1)
+    error = careful_errors(x, controls)
+    for i in np.flatnonzero(error > limit):
+        column = x[..., i : i + 1]
+        tail = tail_shape(column.ravel())
+        if too_heavy(tail, error[i], limit):
+            mean_error, _ = moment_errors(column, controls)
+            error[i] = 0.0 if tail > MAX_SHOWN_TAIL else mean_error[0] / column.std()
+    return x, np.nan_to_num(error, posinf=0.0)
+
+
+def too_heavy(tail: Any, sd_error: Any, limit: float) -> Any:
+    """Tell where a scalar's tail is too heavy for its sd to be shown."""
+    return (tail > MAX_SHOWN_TAIL) | ((tail > MAX_KNOWN_TAIL) & (sd_error > limit))
 
 
 def careful_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) -> Any:

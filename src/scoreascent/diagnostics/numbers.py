@@ -10,6 +10,7 @@ from scoreascent.diagnostics.draws import (
     MAX_NUMBERS,
     MAX_SHOWN_TAIL,
     MIN_SUMMARISED,
+    STANDARD_ERRORS,
     best_source,
     count_scalars,
     moment_errors,
@@ -22,10 +23,10 @@ from scoreascent.diagnostics.weights import Weighed
 from scoreascent.run import Run, rests_on_chains
 
 MAX_K = 0.7  # k̂ up to which weighted draws of q tell what the posterior's moments are
-# So many standard errors make an error that is hardly ever exceeded. A rule that ends a run when
-# they are small ends it when the chains have just not been far out, by chance, so more are needed
-# where q is not near enough to vouch for the chains, unless that rule asks only a few times.
-STANDARD_ERRORS, STANDARD_ERRORS_ALONE = 3.5, 5.0
+# A rule that ends a run when errors are small ends it when the chains have just not been far out,
+# by chance, so more than `STANDARD_ERRORS` are needed where q is not near enough to vouch for the
+# chains, unless that rule asks only a few times.
+STANDARD_ERRORS_ALONE = 5.0
 MIN_WORTH = 0.5  # of a draw of q in draws of π, if q is to vouch
 NOISES = 2.0  # standard errors of a difference that are taken for noise
 

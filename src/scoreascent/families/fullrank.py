@@ -158,7 +158,7 @@ class FullRank(Gaussian):
         [0.0, 3.0]
         """
         loc = np.asarray(self.loc, np.float64)
-        tril = np.asarray(jax.vmap(tril_of)(self.raw), np.float64)
+        tril = np.asarray(tril_of(self.raw), np.float64)
         away = loc - loc.mean(0)
         cov = np.mean(tril @ np.swapaxes(tril, -1, -2) + away[:, :, None] * away[:, None], 0)
         dtype = self.loc.dtype

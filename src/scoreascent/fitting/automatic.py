@@ -41,8 +41,8 @@ from rich.console import Console
 
 from scoreascent._batches import log_probs
 from scoreascent._random import fold_in, split
+from scoreascent.diagnostics.draws import STANDARD_ERRORS
 from scoreascent.diagnostics.measure import sd_growth
-from scoreascent.diagnostics.numbers import STANDARD_ERRORS
 from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
 from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField
@@ -147,31 +147,27 @@ def _first_stage(
     if differentiable and _is_for_chains(given):
         return _ladder(given, key, say), ON_THEIR_OWN
     start, q = _start(given, key, say)
-    n = given.chains or _chains(q, given.tolerance)
     kernel: Kernel = PROPOSALS_ALONE
     if start is not None:
         rate = _acceptance(given.target, start)
         kernel = WITH_GRADIENTS if rate < MIN_ACCEPTANCE or q.is_sparse else kernel
         say(f"kernel: {kernel!r}, for {rate:.0%} of the start's own proposals are accepted")
-    say(f"chains: {n}")
-    update = given.update
-    if update is None:
-        update = _update(q, n)
-        say(f"update: {update!r}")
-    stop = given.stop
-    if stop is None and given.average is False:
-        stop = _first_rule(given)
+    stage = _stage(given, q, kernel)
+    assert stage.method is not None
+    say(f"chains: {stage.method.chains}")
+    if given.update is None:
+        say(f"update: {stage.update!r}")
+    return replace(stage, start=start), kernel
+
+
+def _stage(given: Arguments, q: Family, kernel: Kernel) -> Arguments:
+    """Return the arguments of a stage in which q follows chains that move by this kernel."""
+    n = given.chains or _chains(q, given.tolerance)
+    update = _update(q, n) if given.update is None else given.update
+    stop = _first_rule(given) if given.stop is None and given.average is False else given.stop
     steps = MAX_STEPS if given.steps is None else given.steps
-    stage = replace(
-        given,
-        method=pmcsa(n, kernel, batch=given.batch),
-        q=q,
-        start=start,
-        update=update,
-        steps=steps,
-        stop=stop,
-    )
-    return stage, kernel
+    method = pmcsa(n, kernel, batch=given.batch)
+    return replace(given, method=method, q=q, update=update, steps=steps, stop=stop)
 
 
 def _is_for_chains(given: Arguments) -> bool:
@@ -313,7 +309,11 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
         return None, given.q
     if not has_gradient(given.target):
         return None, _without_gradient(given.target, say)
-    start = laplace(given.target, key)
+    with Ahead() as ahead:
+        if given.target.dim <= MAX_FULL_RANK:  # what most fits begin with
+            stage = _stage(given, FullRank.standard(given.target.dim), PROPOSALS_ALONE)
+            by_method.compile_ahead(stage, None, ahead)
+        start = laplace(given.target, key)
     _check_proper(given.target, start.q.mean, start.q.sd)
     say(f"start: {start}")
     say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")

@@ -99,21 +99,24 @@ def fit(given: Arguments) -> Result:
     return _delivered(result, given.throw)
 
 
-def compile_ahead(given: Arguments, places: int, ahead: Ahead) -> None:
+def compile_ahead(given: Arguments, places: int | None, ahead: Ahead) -> None:
     """Compile the programs of a fit in the background: `given` says all but where it begins.
 
-    That will be so many places; of q the shapes are enough.
+    That will be so many places, if it is known; of q the shapes are enough.
     """
     method, q = given.method, given.q
     stop: Any = given.stop
+    if stop is None:
+        return
     assert method is not None
     assert q is not None
     assert given.update is not None
     setup = Setup(given.target, method, given.update, given.replicate)
     shape: Any = lambda *s: jax.ShapeDtypeStruct(s, q.mean.dtype)  # noqa: E731
-    blank = Places(shape(places, q.dim), shape(places))
+    blank = Places(shape(places or 1, q.dim), shape(places or 1))
     begin = (*setup, True, q, given.key, np.int32(0), blank)
-    ahead.compile(first_state, *begin)
+    if places is not None:
+        ahead.compile(first_state, *begin)
     state = first_state.eval_shape(*begin)
     watch = stop.watch(method, stop.blank(method, state, False), given.target)
     ahead.compile(run_chunk, *setup, state, np.int32(0), watch.keep, watch.slopes)

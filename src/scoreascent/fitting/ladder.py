@@ -19,7 +19,7 @@ import numpy as np
 from scoreascent._structs import Config, check_count
 from scoreascent.diagnostics import stein
 from scoreascent.diagnostics.chains import rhat
-from scoreascent.diagnostics.draws import careful_errors, largest_error
+from scoreascent.diagnostics.draws import careful_errors, own_errors, some_states
 from scoreascent.families import Family, FullRank
 from scoreascent.loop import CHUNK_ROWS, State, Trace, kept_points
 from scoreascent.methods import Method
@@ -113,7 +113,7 @@ class Ladder(Config):
         points = jax.eval_shape(lambda s: kept_points(method, s, True), state)
         count = lambda n: np.asarray(n, np.int64)  # noqa: E731
         none = np.zeros((0, *points.shape), points.dtype)
-        return Rungs(count(0), count(1), count(0), np.zeros(5), np.zeros(0, np.int64), none)
+        return Rungs(count(0), count(1), count(0), np.zeros(6), np.zeros(0, np.int64), none)
 
     def watch(self, method: Method, rungs: Rungs, target: Target) -> Climb:
         """Return the rule at work."""
@@ -126,7 +126,7 @@ class Rungs(NamedTuple):
     origin: Any  # the iteration before the first
     thin: Any  # iterations between two rows
     looks: Any  # how often the rule was asked
-    told: Any  # what the last look told: times, error, R̂, moves, and after how many steps
+    told: Any  # what the last look told: times, error, R̂, moves, steps; the error before that
     at: Any
     points: Any
 
@@ -188,7 +188,8 @@ class Climb:
         points = self.windows.points
         if not len(points):
             return None, None
-        return balanced(points, state.q, self.rule.tolerance)
+        states, controls, _ = balanced(self._target, points, state.q, self.rule.tolerance)
+        return states, controls
 
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
@@ -200,23 +201,21 @@ class Climb:
 
     def _look(self, state: State, steps: int) -> None:
         """Ask the late states, and keep what they tell with them."""
-        rule = self.rule
-        looks = self.windows.looks + 1
-        states, controls = self.late_states(state)
-        seen = assess(states, int(looks), rule.tolerance, controls)
-        if not rule.complaints(seen):  # then also what the model itself calls its parameters
-            error = largest_error(self._target, states, rule.tolerance, controls)
-            seen = seen._replace(error=max(seen.error, error))
-        told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps], np.float64)
+        looks, tolerance = self.windows.looks + 1, self.rule.tolerance
+        points = self.windows.points
+        _, _, error = balanced(self._target, points, state.q, tolerance)
+        seen = assess(points[..., : points.shape[-1] // 2], int(looks), tolerance, error)
+        before = self.windows.told[1]
+        told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps, before])
         self.windows = self.windows._replace(looks=looks, told=told)
 
     def _conclude(self) -> None:
         """Say whether the rule is met, or will not be in time."""
-        times, error, between, moves, steps = self.windows.told.tolist()
+        times, error, between, moves, steps, before = self.windows.told.tolist()
         looks = int(self.windows.looks)
         self.seen = Convergence(int(times), error, between, moves=moves, looks=looks)
         self.met = not self.rule.complaints(self.seen)
-        needed = steps * (error / self.rule.tolerance) ** 2
+        needed = steps * (min(error, before) / self.rule.tolerance) ** 2
         self.hopeless = steps >= PATIENCE and needed > 2 * self.rule.most
 
     def _next_mark(self, steps: int) -> int:
@@ -249,38 +248,71 @@ class Climb:
         return bool(np.max(error) > MAX_LAG * np.median(error))
 
 
-def balanced(points: Any, q: Family, tolerance: float) -> tuple[Any, Any]:
-    """Return the states of points (times, chains, 2d), and controls at them if these are of use.
+class Balanced(NamedTuple):
+    """States (times, chains, d), controls at them if these are of use, and the worst error."""
 
-    Where some coordinates are not known to the tolerance, states are taken so that the control
-    variates of those known worst average to zero, if the worst error gets smaller by it.
+    states: Any
+    controls: Any
+    error: float
+
+
+def balanced(target: Target, points: Any, q: Family, tolerance: float) -> Balanced:
+    """Return the states of points (times, chains, 2d), balanced by control variates if that helps.
+
+    The worst error is that of all coordinates and of all of the model's own scalars. Where some are
+    not known to the tolerance, states are taken so that the control variates of the coordinates
+    that matter to those known worst average to zero, if the worst error gets smaller by it.
     """
     dim = points.shape[-1] // 2
-    z, g = (np.asarray(x, np.float64) for x in (points[..., :dim], points[..., dim:]))
+    states = points[..., :dim]
+    z, g = (np.asarray(x, np.float64) for x in (states, points[..., dim:]))
+    some, _ = some_states(target, z)
     error = errors(z)
+    own, own_error = own_errors(target, some.astype(states.dtype), tolerance)
+    worst = float(np.max(np.concatenate([error, own_error])))
+    plain = Balanced(states, None, worst)
     most = min(MAX_BALANCED, z[..., 0].size // (STATES_A_CONTROL * stein.PER_COORDINATE))
-    at = np.argsort(-error)[:most]
-    at = np.sort(at[error[at] > tolerance])
-    if not len(at) or not (np.all(np.isfinite(error)) and np.all(np.isfinite(g))):
-        return points[..., :dim], None
+    if not most or not tolerance < worst < np.inf or not np.all(np.isfinite(g)):
+        return plain
+    at = _coordinates(error, some, own, own_error, most, tolerance)
     controls = stein.zero_means(z, g, np.asarray(q.tril, np.float64), at)  # type: ignore[attr-defined]
     times = stein.balanced(controls)
     if times is None:
-        return points[..., :dim], None
+        return plain
     chain = np.arange(z.shape[1])
-    z, controls = z[times, chain], controls[times, chain]
-    if np.max(errors(z, controls)) > MIN_GAIN * np.max(error):
-        return points[..., :dim], None
-    return points[..., :dim][times, chain], controls.astype(np.float32)
+    states, controls = states[times, chain], controls[times, chain]
+    after = float(np.max(errors(states, controls)))
+    if after <= max(tolerance, MIN_GAIN * worst):
+        some, some_controls = some_states(target, states, controls)
+        after = max(after, *own_errors(target, some, tolerance, some_controls)[1])
+    if after > max(tolerance, MIN_GAIN * worst):
+        return plain
+    return Balanced(states, controls.astype(np.float32), after)
 
 
-def assess(states: Any, looks: int, tolerance: float, controls: Any = None) -> Convergence:
-    """Return what late states (times, chains, d) of the chains say; R̂ only if errors allow."""
+def _coordinates(error: Any, z: Any, own: Any, own_error: Any, most: int, limit: float) -> Any:
+    """Return the coordinates that matter most to what is known worst, beyond a limit.
+
+    To one of the model's own scalars that is the one that it correlates with most.
+    """
+    found = dict.fromkeys((float(error[i]), int(i)) for i in np.flatnonzero(error > limit))
+    x = z.reshape(-1, z.shape[-1])
+    x = (x - x.mean(0)) / x.std(0)
+    for i in np.argsort(-own_error)[:most]:
+        if own_error[i] > limit:
+            y = own[..., i].ravel()
+            found[float(own_error[i]), int(np.argmax(np.abs((y - y.mean()) @ x)))] = None
+    ranked = dict.fromkeys(i for _, i in sorted(found, reverse=True))
+    return np.sort(list(ranked)[:most])
+
+
+def assess(states: Any, looks: int, tolerance: float, error: float | None = None) -> Convergence:
+    """Return what late states (times, chains, d) of the chains say; R̂ only if the error allows."""
     x = np.asarray(states, np.float64)
     if len(x) < 4:
         return Convergence(0)
     with np.errstate(all="ignore"):
-        worst = float(np.max(errors(x, controls)))
+        worst = float(np.max(errors(x))) if error is None else error
         between = float(np.max(rhat(np.swapaxes(x, 0, 1)))) if worst <= tolerance else math.inf
     moves = np.mean(np.sum(np.any(x[1:] != x[:-1], axis=2), axis=0))
     worst, between = (x if np.isfinite(x) else math.inf for x in (worst, between))
