@@ -47,7 +47,7 @@ MIN_NARROWEST = -0.7  # chains that mix differ by up to 0.45 in spread, trapped 
 MIN_USUAL_ACCEPTANCE = 0.5  # of proposals; a stay of 20 steps is then no chance
 # What chains with moves of their own must show to be believed where weights cannot be
 MAX_RHAT_ALONE, MIN_ESS_ALONE = 1.04, 400
-MIN_EFFICIENCY = 0.01  # where chains are slower, their own averages do not tell how slow they are
+MIN_EFFICIENCY = 0.02  # where chains are slower, their own averages do not tell how slow they are
 
 
 class Finding(NamedTuple):

@@ -202,9 +202,8 @@ class Climb:
     def _look(self, state: State, steps: int) -> None:
         """Ask the late states, and keep what they tell with them."""
         looks, tolerance = self.windows.looks + 1, self.rule.tolerance
-        points = self.windows.points
-        _, _, error = balanced(self._target, points, state.q, tolerance)
-        seen = assess(points[..., : points.shape[-1] // 2], int(looks), tolerance, error)
+        states, _, error = balanced(self._target, self.windows.points, state.q, tolerance)
+        seen = assess(states, int(looks), tolerance, error)
         before = self.windows.told[1]
         told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps, before])
         self.windows = self.windows._replace(looks=looks, told=told)
