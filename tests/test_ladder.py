@@ -16,7 +16,7 @@ import pytest
 import scipy.linalg
 
 import scoreascent as sa
-from scoreascent.diagnostics.draws import largest_error, moment_errors
+from scoreascent.diagnostics.draws import moment_errors, own_errors
 from scoreascent.diagnostics.rules import GOOD
 from scoreascent.fitting import arguments, ladder
 from scoreascent.fitting.ladder import Ladder, assess, errors, gaussian, metric
@@ -507,6 +507,19 @@ def test_a_fit(whole: sa.Result) -> None:
     assert "converged" in whole.provenance["stop"]
 
 
+def test_arviz_has_the_states_that_are_shown(whole: sa.Result) -> None:
+    """No chain is moved for it."""
+    pytest.importorskip("arviz")
+    data = whole.to_arviz(n=40, draws="chains")
+    states = np.asarray(whole.states)
+    chains = np.asarray(data["chains"]["z"])
+    assert chains.shape[0] == 8
+    assert chains.shape[1] <= 400
+    np.testing.assert_array_equal(chains[:, -1], states[-1])
+    drawn = np.asarray(data["posterior"]["z"]).reshape(-1, 3)
+    assert np.all(np.isin(drawn[:, 0], states[..., 0]))
+
+
 def test_chunks_and_callbacks_change_nothing(
     whole: sa.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -681,27 +694,31 @@ def positive(**shapes: tuple[int, ...]) -> sa.Target:
     return sa.Target(lambda p: sum(-jnp.sum(x) for x in p.values()), params=params)
 
 
-def test_the_largest_error_is_that_of_the_models_own_scalars() -> None:
+def test_own_scalars_have_errors_of_their_own() -> None:
     target = positive(a=(2,), b=())
     z = np.random.default_rng(0).normal(size=(50, 16, 3)).astype(np.float32)
     z[..., 2] *= 0.5
-    x = np.exp(z.astype(np.float64))
+    x, found = own_errors(target, z, 10.0)
+    np.testing.assert_allclose(x, np.exp(z.astype(np.float64)), rtol=1e-5)
     more = for_long_tails(x)
     assert 1.4 in more
-    expected = np.max(np.maximum(*moment_errors(x)) / x.std((0, 1)) * more)
-    found = largest_error(target, z, 10.0)
+    mean_error, sd_error = moment_errors(x)
+    expected = np.maximum(mean_error, more * sd_error) / x.std((0, 1))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    assert found > np.max(errors(z))  # exponentials are known less well
+    assert np.max(found) > np.max(errors(z))  # exponentials are known less well
 
 
-def test_scalars_of_heavy_tails_and_constants_do_not_count() -> None:
-    target = positive(a=(), b=(), c=())
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(50, 16, 3))
-    z[..., 0] = rng.exponential(size=(50, 16))  # its exponential has no mean
-    z[..., 1] *= 0.1
-    z[..., 2] = 1.0
-    x = np.exp(z[..., 1:2])
-    expected = float(np.max(np.maximum(*moment_errors(x)) / x.std((0, 1))))
-    found = largest_error(target, z.astype(np.float32), expected * 1.01)
-    np.testing.assert_allclose(found, expected, rtol=1e-3)
+@pytest.mark.parametrize(("shape", "counts"), [(1.0, "nothing"), (0.3, "mean"), (0.1, "sd")])
+def test_what_heavy_tails_keep_unknown_does_not_count(shape: float, counts: str) -> None:
+    """The exponential of an exponential variable of scale k has a tail of shape k."""
+    target = positive(a=(), b=())
+    z = shape * np.random.default_rng(0).exponential(size=(400, 16, 2))
+    z[..., 1] = 1.0  # and constants say nothing
+    x = np.exp(z[..., :1])
+    mean_error, sd_error = (e[0] / x.std() for e in moment_errors(x))
+    assert 1.4 * sd_error > 1.5 * mean_error
+    _, found = own_errors(target, z.astype(np.float32), 0.3 * mean_error)
+    expected = {"nothing": 0.0, "mean": mean_error, "sd": 1.4 * sd_error}[counts]
+    np.testing.assert_allclose(found, [expected, 0.0], rtol=1e-3)
+    _, known = own_errors(target, z.astype(np.float32), 2 * sd_error)  # is not looked at
+    np.testing.assert_allclose(known, [1.4 * sd_error, 0.0], rtol=1e-3)

@@ -12,13 +12,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions import constraints
 
 import scoreascent as sa
 from scoreascent.diagnostics import stein
-from scoreascent.diagnostics.draws import moment_errors
+from scoreascent.diagnostics.draws import careful_errors, moment_errors
 from scoreascent.diagnostics.rules import GOOD
 from scoreascent.fitting import ladder
-from scoreascent.fitting.ladder import balanced
+from scoreascent.fitting.ladder import balanced, errors
 from tests.helpers import same_run
 from tests.stats import Z_MAX, Z_MUTANT, z_score
 
@@ -151,26 +152,27 @@ def test_states_of_which_some_are_left_out_err_as_is_known() -> None:
 # -- in a ladder ---------------------------------------------------------------------------------
 
 
+PLAIN = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)  # of which only the names are asked
+
+
 def as_points(z: Floats, g: Floats) -> Any:
     return np.concatenate([z, g], axis=-1).astype(np.float32)
 
 
 def test_states_that_are_known_well_enough_stay_as_they_are() -> None:
     z, g = gaussian(np.random.default_rng(5), (TIMES, CHAINS))
-    q = FAMILY
-    states, controls = balanced(as_points(z, g), q, 0.5)
+    states, controls, _ = balanced(PLAIN, as_points(z, g), FAMILY, 0.5)
     np.testing.assert_array_equal(states, z.astype(np.float32))
     assert controls is None
 
 
 def test_where_controls_explain_nothing_states_stay_as_they_are() -> None:
     z, g = gaussian(np.random.default_rng(5), (TIMES, CHAINS))
-    q = FAMILY
-    states, controls = balanced(as_points(z, g), q, 1e-3)
+    states, controls, _ = balanced(PLAIN, as_points(z, g), FAMILY, 1e-3)
     assert controls is not None
     assert abs(states[..., 1].mean()) < 0.1 * abs(z[..., 1].mean())
     other = np.random.default_rng(6).normal(size=z.shape)  # gradients of nothing
-    states, controls = balanced(as_points(z, other), q, 1e-3)
+    states, controls, _ = balanced(PLAIN, as_points(z, other), FAMILY, 1e-3)
     np.testing.assert_array_equal(states, z.astype(np.float32))
     assert controls is None
 
@@ -179,8 +181,38 @@ def test_where_controls_explain_nothing_states_stay_as_they_are() -> None:
 def test_gradients_that_are_not_finite_balance_nothing(spoil: float) -> None:
     z, g = gaussian(np.random.default_rng(5), (TIMES, CHAINS))
     g[3, 4, 1] = spoil
-    _, controls = balanced(as_points(z, g), sa.FullRank.standard(2), 1e-3)
+    _, controls, _ = balanced(PLAIN, as_points(z, g), FAMILY, 1e-3)
     assert controls is None
+
+
+def test_the_worst_error_is_told_as_it_is_left() -> None:
+    z, g = gaussian(np.random.default_rng(5), (TIMES, CHAINS))
+    plain = balanced(PLAIN, as_points(z, g), FAMILY, 0.5).error
+    np.testing.assert_allclose(plain, np.max(errors(z.astype(np.float32))), rtol=1e-4)
+    found = balanced(PLAIN, as_points(z, g), FAMILY, 1e-3)
+    expected = np.max(errors(found.states, found.controls))
+    np.testing.assert_allclose(found.error, expected, rtol=1e-3)
+    assert found.error < 0.3 * plain
+
+
+def test_an_own_scalar_is_known_by_the_coordinate_it_hangs_on() -> None:
+    """Scales of which the logs are known well enough, and they themselves are not."""
+    params = {"a": sa.Param(constraints.positive), "b": sa.Param(constraints.real)}
+    target = sa.Target(lambda p: -p["a"] - p["b"] ** 2, params=params)
+    rng = np.random.default_rng(7)
+    z = rng.normal(size=(TIMES, CHAINS, 2)) * [0.5, 1.0]
+    points = as_points(z, -z * [4.0, 1.0])
+    q = sa.FullRank.from_factor(np.zeros(2, np.float32), np.diag([0.5, 1.0]).astype(np.float32))
+    scale = np.exp(z[..., :1])
+    limit = 0.9 * float(careful_errors(scale)[0])
+    assert limit > np.max(errors(z))
+    found = balanced(target, points, q, limit)
+    assert found.controls is not None
+    assert found.controls.shape[-1] == stein.PER_COORDINATE  # of that coordinate alone
+    exact = np.exp(0.125), np.exp(0.125) * np.sqrt(np.exp(0.25) - 1)
+    better = np.exp(found.states[..., 0].astype(np.float64))
+    for statistic, value in zip((np.mean, np.std), exact):
+        assert abs(statistic(better) - value) < 0.5 * abs(statistic(scale) - value) + 1e-3
 
 
 def long_tailed(z: Any) -> Any:

@@ -15,11 +15,12 @@ from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
-from scoreascent.diagnostics.measure import chain_states
+from scoreascent.diagnostics.draws import late_states
+from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
 from scoreascent.diagnostics.psis import psis
 from scoreascent.diagnostics.weights import log_weights, resample
 from scoreascent.model import Model
-from scoreascent.run import Run, check_single
+from scoreascent.run import Run, check_single, rests_on_chains
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -33,7 +34,7 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
     check_single(run)
     n = check_count("n", n, CHAINS)
     keys = jax.random.split(as_key(key), 3)
-    states = chain_states(run, keys[2])
+    states = _chains(run, keys[2])
     z = _posterior(run, keys[0], CHAINS * -(-n // CHAINS), draws, states)
     over_draws = lambda f: jax.jit(jax.vmap(jax.vmap(f)))  # noqa: E731
     groups: dict[str, dict[str, Any]] = {
@@ -55,11 +56,23 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
             if predicted is not None:
                 groups["posterior_predictive"] = predicted
     if states is not None:
-        groups["chains"] = _numpy(over_draws(run.target.named)(states[0]))
+        groups["chains"] = _numpy(over_draws(run.target.named)(states))
     attrs = {
         k: v if isinstance(v, int | float | str) else str(v) for k, v in run.provenance.items()
     }
     return _assemble(arviz, groups, coords, dims, {"inference_library": "scoreascent", **attrs})
+
+
+def _chains(run: Run, key: PRNGKeyArray) -> Any:
+    """Return states (chains, draws, d) of the chains; None if there are none.
+
+    Where a fit rests on its chains these are the late states that it shows, or some of them.
+    """
+    late = late_states(run) if rests_on_chains(run) else None
+    if late is None:
+        moved = chain_states(run, key)
+        return None if moved is None else moved[0]
+    return np.swapaxes(late[::-1][:: -(-len(late) // MAX_ROWS)][::-1], 0, 1)
 
 
 def _posterior(run: Run, key: PRNGKeyArray, n: int, draws: str, states: Any) -> Any:
@@ -69,7 +82,7 @@ def _posterior(run: Run, key: PRNGKeyArray, n: int, draws: str, states: Any) -> 
     if draws == "resampled":
         z = resample(run, key, n, 10 * n)
     elif draws == "chains" and states is not None:
-        flat = states[0].reshape(-1, states[0].shape[-1])
+        flat = states.reshape(-1, states.shape[-1])
         z = jnp.asarray(flat)[jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)]
     elif draws == "chains":
         raise ValueError(f"draws='chains': {run.method!r} has no chains; take 'resampled'")

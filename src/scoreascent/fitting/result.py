@@ -135,10 +135,11 @@ class Result(Run):
     ) -> Any:
         """Return ArviZ's container of the installed version: `InferenceData` or `DataTree`.
 
-        Groups: `posterior` (n draws, as four chains of independent draws), `chains` (400
-        states of each of the chains at the fitted q), `sample_stats` (log densities, smoothed
-        importance weights, k̂, acceptance) and, for targets made of a model, `observed_data`,
-        `posterior_predictive` and `log_likelihood`. Its attributes say how the fit was made.
+        Groups: `posterior` (n draws, as four chains of independent draws), `chains` (up to 400
+        states of each of the chains: at the fitted q, or late ones if the fit rests on these),
+        `sample_stats` (log densities, smoothed importance weights, k̂, acceptance) and, for targets
+        made of a model, `observed_data`, `posterior_predictive` and `log_likelihood`. Its
+        attributes say how the fit was made.
 
         `draws` says what the n draws are: of q; of q and `resampled` by importance weights; or
         states of the `chains`, taken at random. Unless told, it is what `draws_from` says. What
