@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtr, stdtrit
 
 from scoreascent._arrays import default_dtype
 from scoreascent.diagnostics.psis import tail_shape
@@ -210,6 +211,18 @@ def own_errors(
             mean_error, _ = moment_errors(column, controls)
             error[i] = 0.0 if tail > MAX_SHOWN_TAIL else mean_error[0] / column.std()
     return x, np.nan_to_num(error, posinf=0.0)
+
+
+def standard_errors(chains: int) -> float:
+    """Return how many make an error that is hardly ever exceeded, if so many chains tell them.
+
+    Of few chains a standard error is itself not known well, and a rule that waits for it to be
+    small ends a run when it is smaller than it should be: Student's t has longer tails.
+
+    >>> [round(standard_errors(n), 1) for n in (8, 32, 1000)]
+    [6.2, 3.9, 3.5]
+    """
+    return float(stdtrit(max(chains, 2) - 1, ndtr(STANDARD_ERRORS)))
 
 
 def too_heavy(tail: Any, sd_error: Any, limit: float) -> Any:

@@ -41,7 +41,7 @@ from rich.console import Console
 
 from scoreascent._batches import log_probs
 from scoreascent._random import fold_in, split
-from scoreascent.diagnostics.draws import STANDARD_ERRORS
+from scoreascent.diagnostics.draws import standard_errors
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
@@ -182,7 +182,8 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     many = LADDER_CHAINS.get(jax.default_backend(), MANY_CHAINS)
     n = given.chains or _more(given.tolerance) * many
     steps = LADDER_STEPS if given.steps is None else given.steps
-    stop = Ladder(tolerance=given.tolerance / STANDARD_ERRORS, most=max(steps, MIN_LADDER_STEPS))
+    tolerance = given.tolerance / standard_errors(n)
+    stop = Ladder(tolerance=tolerance, most=max(steps, MIN_LADDER_STEPS))
     stage = replace(
         given,
         method=pmcsa(n, ON_THEIR_OWN, batch=given.batch),
