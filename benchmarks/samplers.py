@@ -103,11 +103,11 @@ def measure(name: str) -> list[dict[str, Any]]:
     """Run every sampler on one model, from the states that its fit has left."""
     model = MODELS[name].target()
     result = sa.fit(model, key=0, progress=False)
-    q = result.q
+    q: Any = result.q
     white = sa.Target(lambda x, model: model.log_prob(q.transport(x)), dim=model.dim, data=model)
     states = np.asarray(result.states[-1])
-    x = np.linalg.solve(np.asarray(q.tril, np.float64), (states - np.asarray(q.mean)).T).T
-    x = jnp.asarray(x.astype(states.dtype))
+    tril, away = np.asarray(q.tril, np.float64), states - np.asarray(q.mean)
+    x = jnp.asarray(np.linalg.solve(tril, away.T).T.astype(states.dtype))
     key = jax.random.key(1)
     ways: dict[str, Any] = {"lengths 0.6 to 3": lambda: by_hmc(ON_THEIR_OWN, white, key, x)}
     for mean in LENGTHS:

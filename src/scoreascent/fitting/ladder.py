@@ -144,6 +144,7 @@ class Climb:
         self.rule, self.windows, self._method, self._target = rule, rungs, method, target
         self.seen = Convergence(0)
         self.met = self.hopeless = False
+        self._last: tuple[Any, Family, Balanced] | None = None
         size = max(1, math.prod(rungs.points.shape[1:]))
         self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, CHUNK_ROWS))
         self._most = min(MAX_STATES // max(1, method.chains), MAX_NUMBERS // size)
@@ -185,11 +186,10 @@ class Climb:
 
     def late_states(self, state: State) -> tuple[Any, Any]:
         """Return the late states (times, chains, d), and the controls that balance them, if any."""
-        points = self.windows.points
-        if not len(points):
+        if not len(self.windows.points):
             return None, None
-        states, controls, _ = balanced(self._target, points, state.q, self.rule.tolerance)
-        return states, controls
+        found = self._balanced(state.q)
+        return found.states, found.controls
 
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
@@ -201,12 +201,18 @@ class Climb:
 
     def _look(self, state: State, steps: int) -> None:
         """Ask the late states, and keep what they tell with them."""
-        looks, tolerance = self.windows.looks + 1, self.rule.tolerance
-        states, _, error = balanced(self._target, self.windows.points, state.q, tolerance)
-        seen = assess(states, int(looks), tolerance, error)
+        looks, found = self.windows.looks + 1, self._balanced(state.q)
+        seen = assess(found.states, int(looks), self.rule.tolerance, found.error)
         before = self.windows.told[1]
         told = np.array([seen.windows, seen.error, seen.rhat, seen.moves, steps, before])
         self.windows = self.windows._replace(looks=looks, told=told)
+
+    def _balanced(self, q: Family) -> Balanced:
+        """Return the late states, balanced; what is asked again is not computed again."""
+        points = self.windows.points
+        if self._last is None or self._last[0] is not points or self._last[1] is not q:
+            self._last = (points, q, balanced(self._target, points, q, self.rule.tolerance))
+        return self._last[2]
 
     def _conclude(self) -> None:
         """Say whether the rule is met, or will not be in time."""
