@@ -27,6 +27,7 @@ MIN_STATES = 1000  # of the chains, that are taken before draws of q
 MAX_STATES = 65_536  # of the chains, that a summary looks at
 MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, but at least
 MIN_SUMMARISED = 512  # of them
+BLOCK = 1024  # of them, at which a model's sites are computed at a time
 MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
 MAX_KNOWN_TAIL = 0.25  # a heavier tail's sd is shown if it is known: its own error has no variance
 NO_MEAN_TAIL = 0.8  # nor this one's mean
@@ -95,6 +96,14 @@ def _named(target: Target, z: Any) -> dict[str, Any]:
     return jax.vmap(target.named)(z)
 
 
+def _named_in_blocks(target: Target, z: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the same on the host, by one compiled program whatever the number of points."""
+    n, block = len(z), min(BLOCK, 1 << max(0, (len(z) - 1).bit_length()))
+    padded = np.concatenate([z, np.repeat(z[-1:], -n % block, axis=0)])
+    parts = [_named(target, padded[i : i + block]) for i in range(0, n, block)]
+    return {name: np.concatenate([np.asarray(p[name]) for p in parts])[:n] for name in parts[0]}
+
+
 @functools.partial(jax.jit, static_argnames="n")
 def _of_q(key: PRNGKeyArray, q: Family, target: Target, n: int) -> dict[str, Float[Array, "n ..."]]:
     return jax.vmap(target.named)(q.sample(key, (n,)))
@@ -117,7 +126,8 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
         states = late_states(run)
         assert states is not None
         states, controls = some_states(run.target, states, run.controls)
-        draws = named(run, states.reshape(-1, states.shape[-1]))
+        flat = states.reshape(-1, states.shape[-1])
+        draws: Any = in_order(run, _named_in_blocks(run.target, flat))
         shape: tuple[int, ...] = states.shape[:2]
     else:
         draws = draw(run, jax.random.key(0), 4000, source)
@@ -200,7 +210,7 @@ def own_errors(
     That is the larger standard error of its mean and sd, in its sds. Scalars whose tails are too
     heavy for an sd do not count: if the error exceeds the limit their tail is looked at.
     """
-    named = _named(target, np.asarray(states.reshape(-1, states.shape[-1]))).values()
+    named = _named_in_blocks(target, states.reshape(-1, states.shape[-1])).values()
     sites = [np.asarray(x, np.float64).reshape(*states.shape[:2], -1) for x in named]
     x = np.concatenate(sites, axis=-1)
     error = careful_errors(x, controls)
