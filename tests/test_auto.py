@@ -217,6 +217,23 @@ def test_every_choice_can_be_overruled():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rows, every", [(50_000, 5), (500, 20)])
+def test_many_data_are_looked_at_seldom_where_the_start_is_close(rows: int, every: int) -> None:
+    """The posterior of the mean of so many numbers is Gaussian, so all proposals are accepted."""
+    x = np.random.default_rng(0).normal(size=(rows, 2))
+
+    def log_density(z: Any, x: Any) -> Any:
+        return -0.5 * jnp.sum((x - z) ** 2)
+
+    result = sa.fit(sa.Target(log_density, dim=2, data=x), progress=False)
+    assert f"every={every}" in result.provenance["stop_rule"]
+    assert result.steps % every == 0
+    assert (result.steps < 320) == (every == 5)
+    assert result.diagnosis.verdict == "good"
+    np.testing.assert_allclose(result.q.mean, x.mean(0), atol=0.1 / np.sqrt(rows))
+    np.testing.assert_allclose(result.q.sd, 1 / np.sqrt(rows), rtol=0.1)
+
+
 def test_the_same_key_gives_the_same_bits_and_another_other_ones():
     log_density, _, _ = correlated([1.0, 2.0], 0.5)
     target = sa.Target(log_density, 2)

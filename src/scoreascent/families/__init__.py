@@ -3,6 +3,7 @@ from scoreascent.families.defensive import Defensive
 from scoreascent.families.fullrank import FullRank
 from scoreascent.families.lowrank import LowRank
 from scoreascent.families.meanfield import MeanField
+from scoreascent.families.mixture import Mixture
 from scoreascent.families.student import FullRankStudentT, StudentT
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Gaussian",
     "LowRank",
     "MeanField",
+    "Mixture",
     "StudentT",
     "kl",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import jax
@@ -68,6 +69,16 @@ class Family(ABC):
         for _ in sample_shape:
             draw = jax.vmap(draw)
         return draw(keys)
+
+    def piece(
+        self, key: PRNGKeyArray, z: Float[Array, " d"]
+    ) -> tuple[Family, Callable[[Float[Array, " d"]], Any]]:
+        """Return the part of q that owns z, and the log of its share of q there or elsewhere.
+
+        Of several parts one is drawn by its share. A kernel that moves z in coordinates of that
+        part keeps detailed balance if it weighs π by the part's share. The default has one part.
+        """
+        return self, lambda z: 0.0
 
     def pooled(self: Q) -> Q:
         """Return one member for several that are stacked along a first axis of every leaf.

@@ -8,7 +8,8 @@
 4. Kernel: `IMH()` if q is full-rank and independent proposals of the start would be accepted often
    enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
-6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds.
+6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds, by
+   windows of 20 steps; of 5 where data are many and nearly all of the start's proposals accepted.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`;
    with `IMH()` if they are worth 85 % and all that is missing is length.
@@ -83,7 +84,9 @@ LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
 LADDER_CHAINS, MANY_CHAINS = {"cpu": 32}, 64
 SEARCHES = 16  # short ones, where the chains begin
 FAR_AWAY = 1000.0  # for an sd, where none is known
-EVERY = 20  # iterations of a window of the stopping rule
+EVERY = 20  # iterations of a window of the stopping rule,
+CLOSE, EVERY_IF_CLOSE = 0.9, 5  # and where so many proposals from the start are accepted,
+MANY_DATA = 100_000  # if data has so many numbers that few looks at it must do
 LATER_WINDOWS = 16  # where a first look did not do
 MARGIN, MAX_FINER = 1.3, 2.0  # times smaller a tolerance than is needed, and at most, in the next
 MAX_MISFIT = 0.25  # nats, of log π/q at the chains' states: above, q has not their shape
@@ -148,11 +151,14 @@ def _first_stage(
         return _ladder(given, key, say), ON_THEIR_OWN
     start, q = _start(given, key, say)
     kernel: Kernel = PROPOSALS_ALONE
+    every = EVERY
     if start is not None:
         rate = _acceptance(given.target, start)
         kernel = WITH_GRADIENTS if rate < MIN_ACCEPTANCE or q.is_sparse else kernel
+        few = rate >= CLOSE and not q.is_sparse and _data_size(given.target) >= MANY_DATA
+        every = EVERY_IF_CLOSE if few else every
         say(f"kernel: {kernel!r}, for {rate:.0%} of the start's own proposals are accepted")
-    stage = _stage(given, q, kernel)
+    stage = _stage(given, q, kernel, every)
     assert stage.method is not None
     say(f"chains: {stage.method.chains}")
     if given.update is None:
@@ -160,11 +166,13 @@ def _first_stage(
     return replace(stage, start=start), kernel
 
 
-def _stage(given: Arguments, q: Family, kernel: Kernel) -> Arguments:
+def _stage(given: Arguments, q: Family, kernel: Kernel, every: int = EVERY) -> Arguments:
     """Return the arguments of a stage in which q follows chains that move by this kernel."""
     n = given.chains or _chains(q, given.tolerance)
     update = _update(q, n) if given.update is None else given.update
-    stop = _first_rule(given) if given.stop is None and given.average is False else given.stop
+    stop = given.stop
+    if stop is None and given.average is False:
+        stop = _first_rule(given, every)
     steps = MAX_STEPS if given.steps is None else given.steps
     method = pmcsa(n, kernel, batch=given.batch)
     return replace(given, method=method, q=q, update=update, steps=steps, stop=stop)
@@ -254,9 +262,9 @@ def _student(result: Result) -> FullRankStudentT | None:
     return student if float(np.std(log_w)) <= MAX_MISFIT else None
 
 
-def _first_rule(given: Arguments) -> Converged:
+def _first_rule(given: Arguments, every: int = EVERY) -> Converged:
     """Return the rule that must be met; later stages may be asked for more."""
-    return Converged(tolerance=KNOWN * given.tolerance, every=EVERY)
+    return Converged(tolerance=KNOWN * given.tolerance, every=every)
 
 
 def _told_by(result: Result, rule: Converged) -> Result:
@@ -364,6 +372,11 @@ def _update(q: Family, n: int) -> Update:
     free = 1 if q.is_sparse else q.dim
     first = float(np.clip(round(0.8 * n / free**2, 2), 0.01, 0.25))
     return moment_matching(Decay(first=first, power=0.8))
+
+
+def _data_size(target: Target) -> int:
+    """Return how many numbers the density is told as data."""
+    return sum(int(np.size(x)) for x in jax.tree.leaves(target.data))
 
 
 def _acceptance(target: Target, start: Start) -> float:

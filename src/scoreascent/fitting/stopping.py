@@ -174,7 +174,7 @@ class Watch:
         self.keep = 0  # rows of points that the compiled loop keeps
         if windows is not None and windows.states[:1].shape[1:] != (0, 0):
             size = max(1, math.prod(windows.states.shape[1:]))
-            self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, windows.width))
+            self.keep = int(np.clip(CHUNK_NUMBERS // size, 1, max(MAX_KEPT, windows.width)))
         self._judge()
 
     def _judge(self) -> None:
