@@ -46,7 +46,7 @@ PATH_PLACES = 3  # of a search that did not come home, beside its end
 class Known(NamedTuple):
     """Where the fit has been, in terms of q and of the weights π/q."""
 
-    centre: float  # log q at its mean
+    centre: float  # log q where it is likeliest
     least: float  # log q at the state of the chains that is furthest out
     log_evidence: float
     log_w_star: float  # the largest log π/q that was seen
@@ -71,7 +71,7 @@ def challenge(
         return {"stray": 0.0, "stray_mass": 0.0}
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)
-    centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
+    centre = float(log_probs(run.q, np.asarray(run.q.top())[None])[0])
     known = Known(centre, least_log_q, log_evidence, log_w_star)
     home = Home(run.q, min(least_log_q, centre), log_evidence + log_w_star + MAX_ABOVE)
     far = _first_points(run, rng, mean, unit, home, cost)

@@ -14,6 +14,7 @@ from scoreascent._arrays import last_tenth
 from scoreascent._batches import log_probs
 from scoreascent._random import fold_in
 from scoreascent.diagnostics.chains import ess_bulk, rhat
+from scoreascent.diagnostics.modes import indicators, look_at_modes
 from scoreascent.diagnostics.numbers import look_at_numbers
 from scoreascent.diagnostics.psis import tail_shape
 from scoreascent.diagnostics.rays import look_along_rays, look_wider
@@ -81,6 +82,10 @@ class Measured:
         growth: by how much the widest of q's sds has grown since the start; 1 if not known.
         reach: how long gradient moves are, as a share of the length that was asked for.
         places_agree: whether the searches that were kept found one place.
+        parts: how many components q has, one for each place, if it is a mixture; else one.
+        mass_unsure: several Monte Carlo errors of the mass of the part known worst; 0 of one part,
+            ∞ without chains.
+        changes: how often a chain went from one part to another while it was looked at, on average.
         tolerance: how far means may be off, in posterior sds, and sds, as a share, in a good fit.
         gap: how far a mean or sd that draws of q show is from what better draws say, beyond noise,
             in the worst number; 0 if the result shows states of the chains.
@@ -128,6 +133,9 @@ class Measured:
     growth: float
     reach: float
     places_agree: bool
+    parts: int
+    mass_unsure: float
+    changes: float
     moves_alone: bool
     tolerance: float
     gap: float
@@ -164,6 +172,7 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
     return Measured(
         **weights,
         **look_at_chains(run, seen),
+        **look_at_modes(run.q, None if seen is None else seen.states),
         **look_beyond(run, fold_in(keys[0], 1), seen),
         **look_at_iterates(run, steps),
         status=str(run.status),
@@ -282,7 +291,7 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
     if len(z) == 1:  # one long chain is compared with itself
         z = _cut(z[0], 4)
     with np.errstate(all="ignore"):
-        worst, ess = rhat(z), ess_bulk(z)
+        worst, ess = rhat(np.concatenate([z, indicators(run.q, z)], -1)), ess_bulk(z)
     mean, sd = np.asarray(run.q.mean)[at], np.asarray(run.q.sd)[at]
     total = z.shape[0] * z.shape[1]
     independent = np.clip(np.nan_to_num(ess, nan=1.0), 1.0, total)
@@ -352,7 +361,7 @@ def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any
     lacking = 0.0
     if run.method.is_independent:
         lacking = look_wider(run, fold_in(key, 1))
-    rays = look_along_rays(run, key, least)
+    rays = look_along_rays(run, key, least, seen.states)
     return {**rays, "lacking": lacking, "spacing": spacing, "least_log_q": least}
 
 

@@ -36,19 +36,27 @@ NOISES = 2.0  # standard errors of a variance that are taken for noise
 FURTHEST = 100.0  # times the size of q
 
 
-def look_along_rays(run: Run, key: PRNGKeyArray, least_log_q: float) -> dict[str, float]:
+def look_along_rays(
+    run: Run, key: PRNGKeyArray, least_log_q: float, states: Any = None
+) -> dict[str, float]:
     """Measure which shares lie beyond the furthest state of the chains, where log q is least.
+
+    Of a q of several parts, rays leave the centre of its envelope, and `states` (chains, rows, d)
+    tell how far the chains have been.
 
     `unseen` is the share of the second moment, which is what standard deviations are made of;
     `far_mass` the share of the mass in the outer half, on a log scale, of what lies beyond q.
     """
     dim = run.target.dim
-    mean = np.asarray(run.q.mean, np.float64)
-    draws = np.asarray(sample(key, run.q, RAYS), np.float64)
+    q = run.q.envelope()
+    mean = np.asarray(q.mean, np.float64)
+    draws = np.asarray(sample(key, q, RAYS), np.float64)
     size = np.sqrt(dim) + 5.0
-    centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
-    log_q = log_probs(run.q, draws.astype(run.q.mean.dtype))
-    direction = (draws - mean) / run.q.radius(centre - log_q)[:, None]
+    centre = float(log_probs(q, np.asarray(q.mean)[None])[0])
+    log_q = log_probs(q, draws.astype(q.mean.dtype))
+    if q is not run.q:
+        least_log_q = float(np.min(log_probs(q, states.reshape(-1, dim))))
+    direction = (draws - mean) / q.radius(centre - log_q)[:, None]
     t = np.concatenate(
         [
             np.linspace(0, size, NEAR_POINTS + 1)[1:],
@@ -56,12 +64,12 @@ def look_along_rays(run: Run, key: PRNGKeyArray, least_log_q: float) -> dict[str
         ]
     )
     z = mean + t[:, None] * direction[:, None]
-    log_p = log_probs(run.target, z.reshape(-1, dim).astype(run.q.mean.dtype))
+    log_p = log_probs(run.target, z.reshape(-1, dim).astype(q.mean.dtype))
     log_p = np.where(impossible(log_p), -np.inf, log_p).reshape(RAYS, len(t))
     if not np.any(np.isfinite(log_p)):
         return {"unseen": 0.0, "far_mass": 0.0}
     shell = log_p + (dim - 1) * np.log(t) + np.log(np.gradient(t))
-    seen = float(run.q.radius(centre - least_log_q))
+    seen = float(q.radius(centre - least_log_q))
     return {
         "unseen": _share(shell + 2 * np.log(t), t > max(seen, t[0])),
         "far_mass": _share(shell, t > np.sqrt(FURTHEST) * size),
@@ -85,12 +93,12 @@ def look_wider(run: Run, key: PRNGKeyArray) -> float:
 
 def _lacking(run: Run, key: PRNGKeyArray, n: int) -> tuple[Numbers, Numbers]:
     """Return which shares of the variances q lacks, by n wide draws, and how well they know it."""
-    dim, dtype = run.target.dim, run.q.mean.dtype
+    q, dim, dtype = run.q.envelope(), run.target.dim, run.q.mean.dtype
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    mean, sd = (np.asarray(x, np.float64) for x in (run.q.mean, run.q.sd))
-    draws = np.asarray(sample(key, run.q, n))
-    centre = float(log_probs(run.q, np.asarray(run.q.mean)[None])[0])
-    radius = run.q.radius(centre - log_probs(run.q, draws))
+    mean, sd = (np.asarray(x, np.float64) for x in (q.mean, q.sd))
+    draws = np.asarray(sample(key, q, n))
+    centre = float(log_probs(q, np.asarray(q.mean)[None])[0])
+    radius = q.radius(centre - log_probs(q, draws))
     square = FREEDOM * rng.chisquare(dim, n) / rng.chisquare(FREEDOM, n)
     z = (mean + (np.sqrt(square) / radius)[:, None] * (draws - mean)).astype(dtype)
     log_p = log_probs(run.target, z)

@@ -41,6 +41,7 @@ MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
 # What a draw of q must be worth; where k̂ lies between its two limits one weight in thousands may
 # be large, but most of q's draws must be as good as the posterior's.
 MIN_WORTH, MIN_WORTH_IF_K_IS_HIGH = 0.1, 0.5
+MAX_MASS_UNSURE = 0.2  # of the tolerance: the mass of a mode must be known to 0.02
 MIN_REACH = 0.3  # of the length that trajectories should have
 MAX_STAY = 0.02  # of the chains' time
 MIN_NARROWEST = -0.7  # chains that mix differ by up to 0.45 in spread, trapped ones by 0.9 and more
@@ -262,12 +263,23 @@ def numbers_unsure(m: Measured) -> Finding | None:
 
 def several_modes(m: Measured) -> Finding | None:
     """Searches ended in different places, and q is not so near that it covers them all."""
-    near = m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
-    if not m.places_agree and not near:
+    if not m.places_agree and m.parts == 1 and not _is_near(m):
         return Finding(
             WEIGH,
             "searches found several modes: q spreads over them, and over the gaps between",
             "result.resample(), or the chains' own states",
+        )
+    return None
+
+
+def masses_unsure(m: Measured) -> Finding | None:
+    """Chains that change modes seldom do not tell how much mass each has."""
+    if m.parts > 1 and not _is_near(m) and not m.mass_unsure <= MAX_MASS_UNSURE * m.tolerance:
+        return Finding(
+            LONGER,
+            f"the mass of one of {m.parts} modes is known to {m.mass_unsure:.2f} only: a chain "
+            f"goes from one to another {m.changes:.2g} times",
+            "more steps",
         )
     return None
 
@@ -391,6 +403,7 @@ RULES: tuple[Rule, ...] = (
     still_moving,
     differs_from_chains,
     several_modes,
+    masses_unsure,
     heavy_tails,
     unseen_mass,
     too_narrow,
@@ -414,6 +427,11 @@ RULES: tuple[Rule, ...] = (
 def _moving(m: Measured) -> Finding:
     reason = f"q is still moving: by {m.motion:.2f} posterior sds over the next iterations"
     return Finding(LONGER, reason, "more steps, or average=True")
+
+
+def _is_near(m: Measured) -> bool:
+    """Tell whether draws of q are nearly as good as the posterior's."""
+    return m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
 
 
 def _share(m: Measured) -> str:

@@ -80,6 +80,14 @@ class Family(ABC):
         """
         return self, lambda z: 0.0
 
+    def envelope(self) -> Family:
+        """Return a family of one part with the moments of q; q itself if it has no more."""
+        return self
+
+    def top(self) -> Float[Array, " d"]:
+        """Return a place where q is about as likely as anywhere; the default is its mean."""
+        return self.mean
+
     def pooled(self: Q) -> Q:
         """Return one member for several that are stacked along a first axis of every leaf.
 

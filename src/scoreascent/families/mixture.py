@@ -183,6 +183,14 @@ class Mixture(Family):
         k = jax.random.categorical(key, self.share(z))
         return FullRank(self.loc[k], self.raw[k]), lambda z: self.share(z)[k]
 
+    def envelope(self) -> FullRank:
+        """Return the Gaussian with the mean and the covariance of q."""
+        return FullRank.from_moments(self.mean, self.cov)
+
+    def top(self) -> Float[Array, " d"]:
+        """Return the mean of the component at which q is likeliest."""
+        return self.loc[jnp.argmax(jax.vmap(self.log_prob)(self.loc))]
+
     def _log_parts(self, z: Float[Array, " d"]) -> Float[Array, " K"]:
         """Return log w_k + log N_k(z)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it

@@ -1,6 +1,7 @@
 """From a call of `fit` to its result: arguments, the host's loop, stopping, starts, files."""
 
 from scoreascent.fitting.checkpoint import CheckpointError
+from scoreascent.fitting.compare import compare
 from scoreascent.fitting.entry import fit
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
@@ -11,6 +12,7 @@ __all__ = [
     "Converged",
     "DivergenceError",
     "Result",
+    "compare",
     "fit",
     "laplace",
     "pathfinder",

@@ -46,7 +46,7 @@ from scoreascent.diagnostics.draws import standard_errors
 from scoreascent.diagnostics.measure import sd_growth
 from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
 from scoreascent.diagnostics.verdict import Diagnosis
-from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField
+from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField, Mixture
 from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.ahead import Ahead
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
 MIN_CHAINS, MAX_CHAINS, SPARSE_CHAINS = 128, 512, 64
+PER_PART = 64  # chains, for every component of a mixture
 MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
 MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
@@ -354,7 +355,13 @@ def _chains(q: Family, tolerance: float) -> int:
     """Return how many chains there are: more of them if more is asked for."""
     if q.is_sparse:
         return _more(tolerance) * SPARSE_CHAINS
-    return _more(tolerance) * int(np.clip(32 * -(-2 * q.dim // 32), MIN_CHAINS, MAX_CHAINS))
+    free = max(2 * q.dim, PER_PART * _parts(q))
+    return _more(tolerance) * int(np.clip(32 * -(-free // 32), MIN_CHAINS, MAX_CHAINS))
+
+
+def _parts(q: Family) -> int:
+    """Return how many components q has."""
+    return q.components if isinstance(q, Mixture) else 1
 
 
 def _more(tolerance: float) -> int:
@@ -370,7 +377,7 @@ def _update(q: Family, n: int) -> Update:
     if not can_match(q):
         return DEFAULT
     free = 1 if q.is_sparse else q.dim
-    first = float(np.clip(round(0.8 * n / free**2, 2), 0.01, 0.25))
+    first = float(np.clip(round(0.8 * n / (_parts(q) * free**2), 2), 0.01, 0.25))
     return moment_matching(Decay(first=first, power=0.8))
 
 

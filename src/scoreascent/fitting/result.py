@@ -17,6 +17,7 @@ from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.adapters.arviz import to_arviz
 from scoreascent.diagnostics.draws import Source, best_source, draw, named, summarise
+from scoreascent.diagnostics.evidence import Evidence, evidence
 from scoreascent.diagnostics.rules import GOOD, promise
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
@@ -126,6 +127,26 @@ class Result(Run):
         if self.diagnosis is not None and key is None:
             return self.diagnosis
         return diagnose(self, 0 if key is None else key, draws, steps)
+
+    def log_evidence(self, key: PRNGKeyArray | int = 0, draws: int = 10_000) -> Evidence:
+        """Return the log of ∫ exp(log_density) over ℝᵈ: its `value`, and its standard `error`.
+
+        That is the marginal likelihood of the data if log_density is the joint density of data and
+        parameters with all its constants, as NumPyro and PyMC give it; what a density written by
+        hand leaves out, the evidence lacks. Terms of transforms to ℝᵈ do not change it.
+
+        It is an average of importance weights where these have a finite variance, and a bridge
+        between draws of q and states of the chains where they do not. Where neither can be known
+        a ValueError says why.
+
+        >>> import jax.numpy as jnp, scoreascent as sa
+        >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+        >>> found = sa.fit(target, progress=False).log_evidence()
+        >>> bool(abs(found.value - np.log(2 * np.pi)) < 4 * found.error < 0.05)
+        True
+        """
+        verdict = None if self.diagnosis is None else self.diagnosis.verdict
+        return evidence(self, key, draws, verdict)
 
     def to_arviz(
         self,

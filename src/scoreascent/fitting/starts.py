@@ -14,7 +14,7 @@ from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent.climbs import MAX_ITERATIONS, Home, climb
-from scoreascent.families import Family, FullRank, LowRank
+from scoreascent.families import Family, FullRank, LowRank, Mixture
 from scoreascent.kernels import evaluate
 from scoreascent.run import Start
 from scoreascent.searches import (
@@ -47,6 +47,8 @@ NEAR_BOX = (2.0,)  # where short searches begin, in every coordinate
 RISE = 1.0  # nats a dimension and step, that a short search must bring
 MAX_BELOW = 10.0  # nats a dimension, of where one ends below the best
 FIRST_SCALE = 0.1  # of q, before the chains have told it anything
+MAX_MIXTURE = 50  # dimensions in which places that differ get a component each,
+MIN_WEIGHT = 0.02  # of a weight, as a share of the largest one, at least
 MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
 
 
@@ -157,10 +159,30 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), MIN_SHARE)
     parts = [g.z[np.isfinite(g.log_p)] for g in kept]
     z = np.concatenate([x[: max(1, round(w * len(x)))] for x, w in zip(parts, weights)])
-    agree = all(_is_one_place(target, kept[0], g, cost) for g in kept[1:])
-    q = _family(kept, weights / weights.sum(), target.dim)
+    places = _places(target, kept, cost)
+    agree = len(places) == 1
+    q: Family = _family(kept, weights / weights.sum(), target.dim)
+    if not agree and target.dim <= MAX_MIXTURE:
+        q = _mixture(places)
     evaluations = (cost.densities, cost.gradients)
     return Start(q, jnp.asarray(as_default(z)), elbos, len(kept), agree, evaluations)
+
+
+def _places(target: Target, kept: list[Found], cost: Cost) -> list[Found]:
+    """Return the best of each place that was found, best first."""
+    places: list[Found] = []
+    for g in kept:
+        if not any(_is_one_place(target, other, g, cost) for other in places):
+            places.append(g)
+    return places
+
+
+def _mixture(places: list[Found]) -> Mixture:
+    """Return the mixture of the places' Gaussians, each with about the mass that it holds."""
+    mass = np.exp([g.elbo - places[0].elbo for g in places])
+    covs = [g.scale @ g.scale.T for g in places]
+    mean, weights = [g.mean for g in places], np.maximum(mass, MIN_WEIGHT)
+    return Mixture.from_moments(*map(as_default, map(np.stack, (mean, covs))), as_default(weights))
 
 
 def _nowhere(target: Target) -> str:

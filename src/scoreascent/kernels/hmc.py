@@ -42,6 +42,9 @@ LOST = 0.02
 TURN = 0.6180339887498949
 
 
+WHICH_PART = 3  # folded into the key of a step
+
+
 class StepSize(NamedTuple):
     """A learnt step size, how many steps taught it, and the gradients of a chain meanwhile.
 
@@ -80,6 +83,9 @@ class HMC(Config, Adaptive):
     the chains' mean acceptance probability, so what is learnt vanishes and the limit is right.
     With `caution` a trajectory that is lost, for it ends where hardly any is accepted, counts as so
     much less than none: steps are short where some are lost, and only there.
+
+    Where q has several parts, μ and L are those of the part that owns z, drawn by its share of q
+    there; the trajectory's end is then weighed by that part's share of q at both of its ends.
 
     One gradient of p for each leapfrog step; chains of `Parallel` keep that of their state, others
     take one more at the start.
@@ -191,10 +197,12 @@ class HMC(Config, Adaptive):
         count = self._leaps(size, tuning)
         key_noise, key_jitter, key_accept = jax.random.split(key, 3)
         size = size * _jitter(key_jitter, dtype)
-        momentum = materialise(_base_normal(key_noise, q))
-        end = self._fly(target, q, point, momentum, size, count)
+        part, log_share = q.piece(jax.random.fold_in(key, WHICH_PART), point.z)
+        momentum = materialise(_base_normal(key_noise, part))
+        end = self._fly(target, part, point, momentum, size, count)
         log_p = end.log_p.astype(point.log_p.dtype)
         energy = (self._kinetic(momentum) - self._kinetic(end.momentum)).astype(log_p.dtype)
+        energy = energy + (log_share(end.z) - log_share(point.z))
         probability = metropolis_probability(log_p - point.log_p + energy)
         probability = jnp.where(jnp.all(jnp.isfinite(end.z)), probability, 0.0)
         proposed: Any = Point(end.z, log_p)
