@@ -217,7 +217,7 @@ def test_every_choice_can_be_overruled():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows, every", [(50_000, 5), (500, 20)])
+@pytest.mark.parametrize(("rows", "every"), [(50_000, 5), (500, 20)])
 def test_many_data_are_looked_at_seldom_where_the_start_is_close(rows: int, every: int) -> None:
     """The posterior of the mean of so many numbers is Gaussian, so all proposals are accepted."""
     x = np.random.default_rng(0).normal(size=(rows, 2))

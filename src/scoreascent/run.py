@@ -24,7 +24,7 @@ class Start:
 
     `elbo` says how good each of the searches' Gaussians is, best first; `agree` whether those that
     are kept are one place or several. `evaluations` counts densities and gradients. `before` is
-    the q at which the first of several stages began.
+    the q at which the first of several stages began. `log_evidence` is what particles say of it.
     """
 
     q: Family
@@ -34,6 +34,7 @@ class Start:
     agree: bool
     evaluations: tuple[int, int]
     before: Family | None = None
+    log_evidence: float = math.nan
 
     def __str__(self) -> str:
         places = "one place" if self.agree else "DIFFERENT places"

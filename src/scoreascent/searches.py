@@ -54,6 +54,11 @@ class Found:
     end: Vector  # where the search ended; the mean may be a place on the way
 
     @property
+    def cov(self) -> Vector:
+        """The covariance matrix."""
+        return np.diag(self.scale**2) if self.scale.ndim == 1 else self.scale @ self.scale.T
+
+    @property
     def sd(self) -> Vector:
         """The standard deviations."""
         return self.scale if self.scale.ndim == 1 else np.sqrt(np.sum(self.scale**2, 1))

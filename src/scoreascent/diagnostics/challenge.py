@@ -79,7 +79,8 @@ def challenge(
         z, log_p, densities = anneal(run.target, run.q, known.is_new, unit, rng)
         cost.densities += densities
         far += _some(z, log_p, mean, unit)
-    worst = (0.0, 0.0)
+    worst: tuple[float, float] = (0.0, 0.0)
+    where: tuple[Vector, Vector] | None = None
     paths, gradients = climb(run.target, far, home, unit, MAX_ITERATIONS)
     cost.gradients += gradients
     for path in paths:
@@ -87,9 +88,12 @@ def challenge(
             continue
         at = np.unique(np.linspace(0, len(path.z) - 1, PATH_PLACES + 1).astype(int))[1:]
         for place in gaussians(run.target, [path.z[i] for i in at], rng, cost):
-            worst = max(worst, _adds(run, place, known))
+            found = _adds(run, place, known)
+            if found > worst:
+                worst, where = found, (place.mean, place.cov)
     count = (cost.densities, cost.gradients)
-    return {"stray": worst[0], "stray_mass": worst[1], "challenge_count": count}
+    told = {"stray": worst[0], "stray_mass": worst[1], "stray_at": where}
+    return {**told, "challenge_count": count}
 
 
 def _some(z: Vector, log_p: Vector, mean: Vector, unit: Vector) -> list[Vector]:

@@ -78,11 +78,11 @@ def evidence(run: Run, key: PRNGKeyArray | int, draws: int, verdict: str | None)
     draws = check_count("draws", draws, 100)
     if verdict not in (None, GOOD, WEIGH):
         raise ValueError(
-            f"log_evidence: the fit's own verdict is {verdict!r}; what it has not seen has evidence "
-            "too, so mend the fit first: its diagnosis says how"
+            f"log_evidence: the fit's own verdict is {verdict!r}; what it has not seen has "
+            "evidence too, so mend the fit first: its diagnosis says how"
         )
     key_draw, key_chain = split(as_key(key))
-    z, log_p, log_q = weights.draw(key_draw, run.target, run.q, draws)
+    _, log_p, log_q = weights.draw(key_draw, run.target, run.q, draws)
     log_w, _ = weights.log_weights(log_p, log_q)
     if not np.any(log_w > -np.inf):
         raise ValueError("log_evidence: no draw of q lies where the posterior has mass")
@@ -93,8 +93,8 @@ def evidence(run: Run, key: PRNGKeyArray | int, draws: int, verdict: str | None)
     if not run.method.chains or run.method.is_independent:
         raise ValueError(
             f"log_evidence: k̂ of the weights is {smooth.k_hat:.2f}, so their average is not known, "
-            "and there are no chains that move by themselves to build a bridge to; fit with gradient "
-            "moves such as Cycle(IMH(), HMC()), or with a richer family"
+            "and there are no chains that move by themselves to build a bridge to; fit with "
+            "gradient moves such as Cycle(IMH(), HMC()), or with a richer family"
         )
     rows = int(np.clip(STATES // run.method.chains, 4, 400))
     moved = chain_states(run, key_chain, rows=WARM_UP + rows)
@@ -117,7 +117,8 @@ def _by_bridge(here: Numbers, there: Numbers, k_hat: float) -> Evidence:
 
     >>> rng = np.random.default_rng(0)  # q is N(0, 1), π is N(1, 1) times e²
     >>> log_ratio = lambda z: z - 0.5 + 2
-    >>> found = _by_bridge(log_ratio(rng.normal(size=4000)), log_ratio(rng.normal(1, 1, (40, 100))), 0)
+    >>> there = log_ratio(rng.normal(1, 1, (40, 100)))
+    >>> found = _by_bridge(log_ratio(rng.normal(size=4000)), there, 0)
     >>> bool(abs(found.value - 2) < 3 * found.error < 0.1)
     True
     """
@@ -143,8 +144,8 @@ def _by_bridge(here: Numbers, there: Numbers, k_hat: float) -> Evidence:
     error = float(np.sqrt(square))
     if not (overlap >= MIN_OVERLAP and error <= MAX_ERROR):
         raise ValueError(
-            f"log_evidence: q and the posterior hardly overlap ({overlap:.1%}, k̂ = {k_hat:.2f}), so "
-            "that the evidence would be a guess; fit a richer family, or another parametrisation"
+            f"log_evidence: q and the posterior hardly overlap ({overlap:.1%}, k̂ = {k_hat:.2f}), "
+            "so the evidence would be a guess; fit a richer family, or another parametrisation"
         )
     return Evidence(value, error, "bridge", k_hat, overlap)
 

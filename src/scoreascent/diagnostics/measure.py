@@ -85,6 +85,8 @@ class Measured:
         parts: how many components q has, one for each place, if it is a mixture; else one.
         mass_unsure: several Monte Carlo errors of the mass of the part known worst; 0 of one part,
             ∞ without chains.
+        mass_gap: how wrong a mean or sd of q is, in sds, for a part of it has another mass than as
+            many draws of every part say, beyond noise.
         changes: how often a chain went from one part to another while it was looked at, on average.
         tolerance: how far means may be off, in posterior sds, and sds, as a share, in a good fit.
         gap: how far a mean or sd that draws of q show is from what better draws say, beyond noise,
@@ -96,6 +98,7 @@ class Measured:
         stray: what the mass that fresh searches found elsewhere adds to a variance; 0 before a
             challenge.
         stray_mass: that mass, as a share.
+        stray_at: the mean and the covariance of a Gaussian there; None if there is none.
         challenge_count: how many densities and gradients it took to look for them.
         moves_alone: whether chains have moves other than independent draws of q.
     """
@@ -135,6 +138,7 @@ class Measured:
     places_agree: bool
     parts: int
     mass_unsure: float
+    mass_gap: float
     changes: float
     moves_alone: bool
     tolerance: float
@@ -144,6 +148,7 @@ class Measured:
     numbers: tuple[dict[str, Any], ...]
     stray: float = 0.0
     stray_mass: float = 0.0
+    stray_at: Any = None
     challenge_count: tuple[int, int] = (0, 0)
 
     @property
@@ -172,7 +177,9 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
     return Measured(
         **weights,
         **look_at_chains(run, seen),
-        **look_at_modes(run.q, None if seen is None else seen.states),
+        **look_at_modes(
+            run.q, None if seen is None else seen.states, run.target, fold_in(keys[0], 2)
+        ),
         **look_beyond(run, fold_in(keys[0], 1), seen),
         **look_at_iterates(run, steps),
         status=str(run.status),

@@ -174,7 +174,8 @@ def differs_from_chains(m: Measured) -> Finding | None:
 
 def heavy_tails(m: Measured) -> Finding | None:
     """A coordinate has no variance that could be known."""
-    if m.has_chains and m.tail > MAX_TAIL:
+    light_mode = m.parts > 1 and _is_near(m)  # one that is far looks like a tail
+    if m.has_chains and m.tail > MAX_TAIL and not light_mode:
         return Finding(
             NO_MOMENTS,
             f"a coordinate's tails are so heavy (Pareto shape {m.tail:.2f}) that its variance "
@@ -279,6 +280,18 @@ def masses_unsure(m: Measured) -> Finding | None:
             LONGER,
             f"the mass of one of {m.parts} modes is known to {m.mass_unsure:.2f} only: a chain "
             f"goes from one to another {m.changes:.2g} times",
+            "more steps",
+        )
+    return None
+
+
+def masses_wrong(m: Measured) -> Finding | None:
+    """A mode has another mass than its component."""
+    if m.mass_gap > m.tolerance:
+        return Finding(
+            LONGER,
+            f"by as many draws of each of the {m.parts} modes, one has another mass than in q: a "
+            f"mean or sd is wrong by {m.mass_gap:.2f} sds for it",
             "more steps",
         )
     return None
@@ -404,6 +417,7 @@ RULES: tuple[Rule, ...] = (
     differs_from_chains,
     several_modes,
     masses_unsure,
+    masses_wrong,
     heavy_tails,
     unseen_mass,
     too_narrow,

@@ -47,7 +47,7 @@ SAME = 1e-6  # sds between components that are one, and the relative difference 
 @pytree
 @dataclass(frozen=True)
 class Mixture(Family):
-    """A mixture Σ w_k N(loc_k, L_k L_kᵀ); w is softmax of logits, L_k made of raw_k as in `FullRank`.
+    """Σ w_k N(loc_k, L_k L_kᵀ); w is softmax of logits, L_k made of raw_k as in `FullRank`.
 
     The inclusive-KL optimum covers every mode with the mass it has, and has the posterior's mean
     and covariance. `piece` gives kernels the component that owns a point.
@@ -90,9 +90,9 @@ class Mixture(Family):
         along = np.ones(dim) / math.sqrt(dim)
         inner = np.eye(dim) - np.mean(at**2) * np.outer(along, along)
         tril = scale * np.linalg.cholesky(inner)
-        raw = np.stack([np.asarray(raw_of(tril))] * count)
-        logits, loc = np.zeros(count), scale * at[:, None] * along
-        return cls(*(np.asarray(x, dtype) for x in (logits, loc, raw)))
+        raw = np.stack([np.asarray(raw_of(tril))] * count)  # type: ignore[arg-type]
+        parts = (np.zeros(count), scale * at[:, None] * along, raw)
+        return cls(*(jnp.asarray(np.asarray(x, dtype)) for x in parts))
 
     @classmethod
     def from_moments(cls, mean: Any, cov: Any, weights: Any = None) -> Mixture:
@@ -106,14 +106,14 @@ class Mixture(Family):
             raise ValueError(
                 f"cov must be {count} matrices, one for each mean, got shape {np.shape(cov)}"
             )
-        weights = vector("weights", np.ones(count) if weights is None else weights)
+        weights = vector("weights", np.ones(count, mean.dtype) if weights is None else weights)
         if weights.shape != (count,) or not np.all(np.asarray(weights) > 0):
             raise ValueError(f"weights must be {count} positive numbers, got {weights}")
         tril = np.stack([np.asarray(cholesky(c)) for c in cov])
         check_fit({"cov": (*mean.shape, mean.shape[1])}, mean=mean, cov=jnp.asarray(tril))
         _check_apart(np.asarray(mean), tril)
         weights = np.asarray(weights, mean.dtype)
-        raw = np.stack([np.asarray(raw_of(x)) for x in tril])
+        raw: Any = np.stack([np.asarray(raw_of(x)) for x in tril])  # type: ignore[arg-type]
         return cls(np.log(weights / weights.sum()), mean, raw)
 
     @property
@@ -197,8 +197,10 @@ class Mixture(Family):
         tril = self.tril
         diagonals = jnp.diagonal(tril, axis1=-2, axis2=-1)
         log_scale = jnp.sum(jnp.log(diagonals), -1) + 0.5 * self.dim * math.log(2 * math.pi)
-        solve = lambda tril, x: solve_triangular(tril, x, lower=True)  # noqa: E731
-        noise = jax.vmap(solve)(tril, z - self.loc)
+        # one after the other: batched solves, if there are several, block each other for ever on a
+        # CPU of two cores (jaxlib 0.10)
+        solve = lambda part: solve_triangular(part[0], z - part[1], lower=True)  # noqa: E731
+        noise = jax.lax.map(solve, (tril, self.loc))
         return jax.nn.log_softmax(self.logits) - 0.5 * jnp.sum(noise**2, -1) - log_scale
 
     def match(
@@ -226,13 +228,16 @@ class Mixture(Family):
         each = weight[:, None] * jnp.exp(jax.vmap(self.share)(z))
         total = jnp.sum(each, 0)
         weights = (1 - rate) * self.weights + rate * total
-        some = jnp.where(total > 0, total, 1)
-        rates = jnp.minimum(rate * total / weights, jnp.maximum(rate, MAX_RATE))
+        owns = total > 0
+        some = jnp.where(owns, total, 1)
+        rates = jnp.where(owns, rate * total / jnp.where(owns, weights, 1), 0)
+        rates = jnp.minimum(rates, jnp.maximum(rate, MAX_RATE))
 
-        def step(loc: Any, tril: Any, weight: Any, rate: Any) -> Any:
+        def step(part: Any) -> Any:
+            loc, tril, weight, rate = part
             return matched(loc, tril, whiten(loc, tril, z), weight, rate)
 
-        loc, raw = jax.vmap(step)(self.loc, self.tril, (each / some).T, rates)
+        loc, raw = jax.lax.map(step, (self.loc, self.tril, (each / some).T, rates))
         return unchecked(self, logits=jnp.log(_floored(weights)), loc=loc, raw=raw)
 
     def pooled(self) -> Mixture:
@@ -253,8 +258,8 @@ class Mixture(Family):
         raw = np.stack([np.asarray(raw_of(x)) for x in np.linalg.cholesky(cov)])
         new = (np.log(w.mean(0)), mean, raw)
         dtype = self.loc.dtype
-        logits, loc, raw = (jnp.asarray(np.asarray(x, dtype)) for x in new)
-        return unchecked(self, logits=logits, loc=loc, raw=raw)
+        whole = [jnp.asarray(np.asarray(x, dtype)) for x in new]
+        return unchecked(self, **dict(zip(("logits", "loc", "raw"), whole)))
 
     def describe(self) -> str:
         """Name the family, for a person."""

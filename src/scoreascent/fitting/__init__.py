@@ -6,6 +6,7 @@ from scoreascent.fitting.entry import fit
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
 from scoreascent.fitting.stopping import Converged
+from scoreascent.fitting.tempered import tempered
 
 __all__ = [
     "CheckpointError",
@@ -16,4 +17,5 @@ __all__ = [
     "fit",
     "laplace",
     "pathfinder",
+    "tempered",
 ]

@@ -31,6 +31,7 @@ proposals would hardly be accepted, and there is one stage of another kind (`lad
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,11 +41,12 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
 from scoreascent._random import fold_in, split
 from scoreascent.diagnostics.draws import standard_errors
 from scoreascent.diagnostics.measure import sd_growth
-from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH
+from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH, STUCK, UNSEEN, WEIGH
 from scoreascent.diagnostics.verdict import Diagnosis
 from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField, Mixture
 from scoreascent.families.base import can_match
@@ -53,9 +55,10 @@ from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.result import DivergenceError, Result
-from scoreascent.fitting.starts import climbed, laplace
+from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
 from scoreascent.fitting.stopping import Converged
 from scoreascent.fitting.tails import heavier
+from scoreascent.fitting.tempered import tempered
 from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
 from scoreascent.methods import pmcsa
 from scoreascent.run import TOLERANCE, Start
@@ -72,6 +75,8 @@ PER_PART = 64  # chains, for every component of a mixture
 MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
 MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
+WIDER = 6.0  # times q's sds, is the reference of a tempered start
+MAX_ANEW = 3  # times that a fit begins anew with one place more
 MAX_STEPS, MAX_STAGES = 3000, 4  # iterations of a stage, and stages, the last to run longer
 MIN_WORTH_TO_STAY = 0.85  # below it, what is not known well is not known from proposals alone
 PROPOSALS_ALONE = IMH()
@@ -111,7 +116,8 @@ def fit(given: Arguments) -> Result:
     stage, kernel = _first_stage(given, differentiable, key_start, say)
     rule = stage.stop if isinstance(stage.stop, Ladder) else _first_rule(given)
     cost = Count(0, 0) if stage.start is None else Count(*stage.start.evaluations)
-    for number in range(1, MAX_STAGES + 1):
+    begun: list[int] = []  # how many stages there were whenever the fit began anew
+    for number in itertools.count(1):
         result = _fit(
             replace(
                 stage,
@@ -127,10 +133,20 @@ def fit(given: Arguments) -> Result:
         diagnosis = result.diagnose(fold_in(key_judge, number))
         cost = cost.plus(diagnosis.challenge_count)
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
+        if result.status in ("interrupted", "stopped"):
+            break
         next_kernel = _next_kernel(kernel, diagnosis, differentiable)
-        ended = result.status in ("interrupted", "stopped") or next_kernel is None
         most = MAX_STAGES if diagnosis.verdict == LONGER else MAX_STAGES - 1
-        if ended or number >= most:
+        last = next_kernel is None or number - (begun or [0])[-1] >= most
+        key_anew = fold_in(key_start, number)
+        start = _other_start(given, result, diagnosis, begun, last, key_anew, say)
+        if start is not None:
+            begun.append(number)
+            stage, kernel = _anew(given, start, key_anew, say)
+            assert stage.start is not None
+            cost = cost.plus(stage.start.evaluations)
+            continue
+        if last:
             break
         assert next_kernel is not None
         kernel = next_kernel
@@ -240,6 +256,50 @@ def _next_stage(stage: Arguments, result: Result, kernel: Kernel, say: Say) -> A
     return replace(stage, method=method, q=q, start=start)
 
 
+def _other_start(
+    given: Arguments,
+    result: Result,
+    diagnosis: Diagnosis,
+    begun: list[int],
+    last: bool,
+    key: PRNGKeyArray,
+    say: Say,
+) -> Start | None:
+    """Return where to begin anew, if mass was not seen or the chains are stuck; else None.
+
+    One place that a search found becomes a component of its own. Otherwise all of the posterior is
+    looked for, once, by particles that come from far outside q: if searches have found several
+    modes, or as a last resort, since where the posterior is not of q's shape and gradient moves do
+    not help, the mixture that particles end in may.
+    """
+    if given.q is not None or given.start is not None or given.target.dim > MAX_MIXTURE:
+        return None
+    if diagnosis.stray_at is not None and len(begun) < MAX_ANEW:
+        say(f"begins anew with one place more, because {diagnosis.reason}")
+        return with_place(result.q, diagnosis.stray_at, diagnosis.stray_mass, key)
+    if result.start is None or not np.isnan(result.start.log_evidence):
+        return None
+    several = not result.start.agree and diagnosis.verdict in (UNSEEN, STUCK)
+    if not several and not (last and diagnosis.verdict in (UNSEEN, STUCK, WEIGH)):
+        return None
+    if type(result.q) is not FullRank and not isinstance(result.q, Mixture):
+        return None
+    wide: Any = result.q.envelope()
+    mean, cov = (np.asarray(x, np.float64) for x in (wide.mean, wide.cov))
+    say(f"begins anew from particles, because {diagnosis.reason}")
+    reference = FullRank.from_moments(as_default(mean), as_default(WIDER**2 * cov))
+    return tempered(given.target, key, reference)
+
+
+def _anew(given: Arguments, start: Start, key: PRNGKeyArray, say: Say) -> tuple[Arguments, Kernel]:
+    """Return the arguments of a stage that begins there, and its kernel."""
+    start = weighed(given.target, start, key)
+    rate = _acceptance(given.target, start)
+    kernel: Kernel = WITH_GRADIENTS if rate < MIN_ACCEPTANCE else PROPOSALS_ALONE
+    say(f"family: {start.q.describe()}; {rate:.0%} of its proposals are accepted")
+    return replace(_stage(given, start.q, kernel), start=start), kernel
+
+
 def _family(result: Result, say: Say) -> Family:
     """Return the q of the next stage: a Student-t if the chains' late states are likelier there."""
     student = _student(result) if type(result.q) is FullRank else None
@@ -323,7 +383,7 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
         if given.target.dim <= MAX_FULL_RANK:  # what most fits begin with
             stage = _stage(given, FullRank.standard(given.target.dim), PROPOSALS_ALONE)
             by_method.compile_ahead(stage, None, ahead)
-        start = laplace(given.target, key)
+        start = weighed(given.target, laplace(given.target, key), fold_in(key, 1))
     _check_proper(given.target, start.q.mean, start.q.sd)
     say(f"start: {start}")
     say(f"family: {start.q.describe()}, for {given.target.dim} dimensions")

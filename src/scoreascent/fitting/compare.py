@@ -86,7 +86,9 @@ def compare(results: Mapping[str, Result], key: PRNGKeyArray | int = 0) -> Compa
         if not isinstance(result, Result):
             raise ValueError(f"results[{name!r}] must be what fit returns, got {result!r}")
     key = as_key(key)
-    found, loos, why = {}, {}, {}
+    found: dict[str, Evidence | None] = {}
+    loos: dict[str, Any] = {}
+    why: dict[str, str] = {}
     for number, (name, result) in enumerate(results.items()):
         try:
             found[name], why[name] = result.log_evidence(fold_in(key, number)), ""
@@ -94,19 +96,18 @@ def compare(results: Mapping[str, Result], key: PRNGKeyArray | int = 0) -> Compa
             found[name], why[name] = None, str(error)
         loos[name] = _loo(result, why, name)
     values = {n: e.value for n, e in found.items() if e is not None}
-    best = max(values, key=lambda n: values[n], default=None)
+    best = max(values, key=lambda n: values[n], default="")
     total = logsumexp(list(values.values())) if values else np.nan
     ahead = max((n for n in loos if loos[n] is not None), key=lambda n: loos[n].sum(), default=None)
     rows = []
     for name in sorted(results, key=lambda n: -values.get(n, -np.inf)):
         ours = found[name]
         row = dict.fromkeys(("difference", "difference_error", "probability"), np.nan)
-        if ours is not None:
-            first = found[best]
-            error = 0.0 if name == best else float(np.hypot(ours.error, first.error))
+        first = found.get(best)
+        if ours is not None and first is not None:
             row = {
                 "difference": ours.value - first.value,
-                "difference_error": error,
+                "difference_error": float(np.hypot(ours.error, first.error)) * (name != best),
                 "probability": float(np.exp(ours.value - total)),
             }
         rows.append(Row(name, ours, **row, **_predictive(loos, name, ahead), why=why[name]))
@@ -114,7 +115,7 @@ def compare(results: Mapping[str, Result], key: PRNGKeyArray | int = 0) -> Compa
 
 
 def _loo(result: Result, why: dict[str, str], name: str) -> Any:
-    """Return the pointwise leave-one-out log densities; None, with the reason, if there are none."""
+    """Return pointwise leave-one-out log densities; None, with the reason, if there are none."""
     model = result.target.model
     if model is None or not model.observed(result.target.data):
         return None

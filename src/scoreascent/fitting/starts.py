@@ -13,7 +13,10 @@ from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
+from scoreascent._structs import unchecked
 from scoreascent.climbs import MAX_ITERATIONS, Home, climb
+from scoreascent.diagnostics.modes import MIN_WORTH, weigh_parts
+from scoreascent.diagnostics.weights import sample
 from scoreascent.families import Family, FullRank, LowRank, Mixture
 from scoreascent.kernels import evaluate
 from scoreascent.run import Start
@@ -49,6 +52,8 @@ MAX_BELOW = 10.0  # nats a dimension, of where one ends below the best
 FIRST_SCALE = 0.1  # of q, before the chains have told it anything
 MAX_MIXTURE = 50  # dimensions in which places that differ get a component each,
 MIN_WEIGHT = 0.02  # of a weight, as a share of the largest one, at least
+MIN_MASS_OF_PART = 1e-3  # that it is given
+POINTS = 512  # where chains begin, if one place was found later than the others
 MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
 
 
@@ -122,6 +127,45 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, searches: int = 16) -> 
     return Start(q, jnp.asarray(as_default(z)), heights, len(fair), True, count)
 
 
+def with_place(q: Family, place: tuple[Vector, Vector], mass: float, key: PRNGKeyArray) -> Start:
+    """A start at q and one more place: the mean and covariance of a Gaussian, and its mass."""
+    parts: Any = q if isinstance(q, Mixture) else q.envelope()
+    old = np.asarray(q.weights) if isinstance(q, Mixture) else np.ones(1)
+    shape = (len(old), q.dim)
+    tril = np.asarray(parts.tril, np.float64).reshape(*shape, q.dim)
+    means = np.concatenate([np.asarray(parts.loc, np.float64).reshape(shape), place[0][None]])
+    covs = np.concatenate([tril @ np.swapaxes(tril, 1, 2), place[1][None]])
+    begun, fitted = (
+        Mixture.from_moments(as_default(means), as_default(covs), as_default(weights))
+        for weights in (
+            np.append((1 - share) * old / old.sum(), share)
+            for share in (max(mass, MIN_SHARE), max(mass, MIN_WEIGHT))
+        )
+    )
+    z = sample(key, begun, POINTS)
+    return Start(fitted, jnp.asarray(z), (), len(means), False, (0, 0))
+
+
+def weighed(target: Target, start: Start, key: PRNGKeyArray) -> Start:
+    """Return a start whose q is a mixture with the masses that draws of its components say.
+
+    The chains begin at these draws by their weights; any other start is returned as it is.
+    """
+    if not isinstance(start.q, Mixture):
+        return start
+    found = weigh_parts(target, start.q, key)
+    densities, gradients = start.evaluations
+    cost = (densities + len(found.z), gradients)
+    if found.worth < MIN_WORTH:
+        return replace(start, evaluations=cost)
+    weights = np.maximum(found.mass, MIN_MASS_OF_PART)
+    q = unchecked(start.q, logits=jnp.asarray(as_default(np.log(weights / weights.sum()))))
+    at = (np.arange(POINTS) + np.random.default_rng(0).uniform()) / POINTS
+    chosen = np.searchsorted(np.cumsum(found.weights), at * found.weights.sum())
+    z = jnp.asarray(as_default(found.z[np.minimum(chosen, len(found.z) - 1)]))
+    return replace(start, q=q, z=z, evaluations=cost)
+
+
 def pathfinder(
     target: Target, key: PRNGKeyArray | int = 0, searches: int = 4, initial: Any = None
 ) -> Start:
@@ -180,9 +224,10 @@ def _places(target: Target, kept: list[Found], cost: Cost) -> list[Found]:
 def _mixture(places: list[Found]) -> Mixture:
     """Return the mixture of the places' Gaussians, each with about the mass that it holds."""
     mass = np.exp([g.elbo - places[0].elbo for g in places])
-    covs = [g.scale @ g.scale.T for g in places]
+    covs = [g.cov for g in places]
     mean, weights = [g.mean for g in places], np.maximum(mass, MIN_WEIGHT)
-    return Mixture.from_moments(*map(as_default, map(np.stack, (mean, covs))), as_default(weights))
+    mean, cov = (as_default(np.stack(x)) for x in (mean, covs))
+    return Mixture.from_moments(mean, cov, as_default(weights))
 
 
 def _nowhere(target: Target) -> str:
