@@ -113,7 +113,13 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
     "full-rank-student-t": lambda dim: sa.FullRankStudentT.from_moments(
         jnp.linspace(-0.2, 0.3, dim), _cov(dim), df=8
     ),
+    "mixture": lambda dim: sa.Mixture.from_moments(
+        jnp.stack([jnp.linspace(-1.2, 0.3, dim), jnp.linspace(0.9, 0.2, dim)]),
+        jnp.stack([_cov(dim), 0.5 * jnp.eye(dim)]),
+        weights=jnp.array([0.4, 0.6]),
+    ),
 }
+AFFINE = [f for f in FAMILIES if f != "mixture"]  # those whose transport is an affine map
 
 # Their own step sizes, and a proposal that hardly learns: what a kernel learns from its chains
 # makes later steps depend on earlier ones, and is exact in the limit only (tests/test_hmc.py).

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.scipy.special import logsumexp
 
 import scoreascent as sa
 from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK
@@ -103,11 +102,6 @@ def funnel(z: Any) -> Any:
     return -(z[0] ** 2) / 18 - 0.5 * jnp.sum(z[1:] ** 2) * jnp.exp(-z[0]) - 4.5 * z[0]
 
 
-def far_modes(z: Any) -> Any:
-    parts = jnp.stack([jnp.sum((z - 5) ** 2), jnp.sum((z + 5) ** 2)])
-    return logsumexp(-0.5 * parts, b=jnp.array([0.4, 0.6]))
-
-
 def half_nan(z: Any) -> Any:
     return jnp.where(z[0] > 0, -0.5 * jnp.sum((z - 1) ** 2), jnp.nan)
 
@@ -122,14 +116,13 @@ def saddle(z: Any) -> Any:
 
 BAD = {
     "funnel": (funnel, 10, "chains|scale"),
-    "two far modes": (far_modes, 3, "several modes"),
     "NaN on half the space": (half_nan, 2, "NaN"),
     "infinite variance": (lambda z: -jnp.sum(jnp.log1p(z**2)), 2, ""),
     "a saddle at the origin": (saddle, 2, "modes"),
 }
 
 
-@pytest.mark.parametrize("name", quick_rows(BAD, "two far modes"))
+@pytest.mark.parametrize("name", quick_rows(BAD, "infinite variance"))
 def test_never_called_good(name):
     log_density, dim, reason = BAD[name]
     result = fit(log_density, dim, steps=1500)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
+from scoreascent import pytree
 from scoreascent.kernels.base import Proposal, metropolis_probability
 from tests.registry import FAMILIES, MOVES, TARGETS
 from tests.stats import (
@@ -244,6 +245,23 @@ GRADIENT_MUTANTS = {
     "trajectories never refused": NeverRefuses(**COARSE),
     "cycle with a stale density": StaleCycle(sa.IMH(), sa.HMC(**COARSE)),
 }
+
+
+class ForgetsTheShare(sa.Mixture):
+    """Moves in coordinates of the part that owns the state, as if it owned all states."""
+
+    def piece(self, key, z):
+        return super().piece(key, z)[0], lambda z: 0.0
+
+
+def test_a_part_that_owns_a_state_counts_by_its_share(monkeypatch):
+    """One part is wide and the other narrow, so that a step changes which of them it should be."""
+    means, covs = jnp.array([[-0.5], [1.0]]), jnp.array([[[2.0]], [[0.1]]])
+    for family, rejected in ((sa.Mixture, False), (pytree(ForgetsTheShare), True)):
+        q = family.from_moments(means, covs)
+        monkeypatch.setitem(FAMILIES, family.__name__, lambda dim, q=q: q)
+        seen = check_invariance(MOVES["hmc"], "bimodal-1d", family.__name__)
+        assert (seen.z > Z_MUTANT) if rejected else (seen.z < Z_MAX)
 
 
 @pytest.mark.parametrize("target", ["gaussian-1d", "skewed-1d"])

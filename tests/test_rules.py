@@ -30,6 +30,7 @@ FINE = Measured(
     far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
     rhat_lambda=1.02, drift=0.05, error=np.nan, trend=0.2, status="max_steps",
     complaint="", late_acceptance=0.8, growth=1.0, reach=1.0, places_agree=True, moves_alone=False,
+    parts=1, mass_unsure=0.0, mass_gap=0.0, changes=np.nan,
     tolerance=0.1, gap=0.0, unsure=0.0, worst="tau", numbers=(),
 )  # fmt: skip
 # one that a rule ended, and whose weights are of no use
@@ -106,6 +107,14 @@ CASES = [
     ("several_modes", {"places_agree": False, "chi2": 1.1}, WEIGH, "several modes"),
     ("several_modes", {"places_agree": False}, None, ""),  # q covers them all
     ("several_modes", {}, None, ""),
+    ("several_modes", {"places_agree": False, "k_hat": 0.6, "parts": 2}, None, ""),
+    ("masses_unsure", {"parts": 2, "k_hat": 0.6, "mass_unsure": 0.03}, LONGER, "one of 2 modes"),
+    ("masses_unsure", {"parts": 2, "k_hat": 0.6, "mass_unsure": 0.019}, None, ""),
+    ("masses_unsure", {"parts": 2, "mass_unsure": 0.03}, None, ""),  # draws of q tell it
+    ("masses_wrong", {"parts": 2, "mass_gap": 0.11}, LONGER, "wrong by 0.11 sds"),
+    ("masses_wrong", {"parts": 2, "mass_gap": 0.1}, None, ""),
+    ("heavy_tails", {"parts": 2, "tail": 1.7}, None, ""),  # a light mode far away, which q has
+    ("heavy_tails", {"parts": 2, "tail": 1.7, "k_hat": 0.6}, NO_MOMENTS, "tails"),
     ("short_reach", {"reach": 0.29, "k_hat": 0.8}, ROUGH, "only 29% as far"),
     ("short_reach", {"reach": 0.29, "chi2": 1.1}, ROUGH, "only 29% as far"),
     ("short_reach", {"reach": 0.29}, None, ""),
@@ -183,6 +192,8 @@ ORDER = [
     ({"rhat": 3.0, "rhat_lambda": 3.0, "drift": 0.5}, "chains_disagree"),
     ({"rhat_lambda": 3.0, "drift": 0.5, "shift": 1.0}, "still_moving"),
     ({"shift": 1.0, "places_agree": False}, "differs_from_chains"),
+    ({"parts": 2, "k_hat": 0.6, "mass_unsure": 0.1, "mass_gap": 1.0}, "masses_unsure"),
+    ({"parts": 2, "mass_unsure": 0.1, "mass_gap": 1.0, "unseen": 1.0}, "masses_wrong"),
     ({"places_agree": False, "k_hat": 0.6, "tail": 1.7}, "several_modes"),  # two places are no tail
     ({"tail": 1.0, "unseen": 0.5}, "heavy_tails"),
     ({"unseen": 0.5, "lacking": 0.5}, "unseen_mass"),
