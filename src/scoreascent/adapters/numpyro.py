@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +17,17 @@ from numpyro.infer import init_to_sample
 from numpyro.infer.util import potential_energy
 from numpyro.primitives import Messenger
 
-from scoreascent._arrays import canonical_dtype
+from scoreascent._arrays import canonical_dtype, default_dtype
+from scoreascent.adapters.centring import (
+    AS_WRITTEN,
+    AUTO,
+    SUFFIX,
+    asked,
+    depends,
+    loc_scale,
+    partly,
+    stated,
+)
 from scoreascent.model import Model
 from scoreascent.target import Target
 
@@ -28,7 +38,13 @@ if TYPE_CHECKING:
     Named = dict[str, Float[Array, ...]]
 
 
-def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Target:
+def from_numpyro(
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    centring: str | Mapping[str, Any] = AUTO,
+    **kwargs: Any,
+) -> Target:
     """The posterior of a NumPyro model, called as `model(*args, **kwargs)`.
 
     The density on ℝᵈ is that of NumPyro's own samplers; z holds the unconstrained values of the
@@ -36,6 +52,13 @@ def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Tar
     target's data: other arrays of the same shapes do not recompile, and targets that differ only
     in them can be fitted as one list. Everything else (Python and NumPy scalars, strings, flags)
     is fixed, so that a model can use it as the size of a plate or in an `if`.
+
+    `centring` says how sites of location–scale families (Normal, LogNormal, StudentT, Cauchy,
+    Laplace, Logistic, Gumbel) are stated on ℝᵈ whose location or scale is another parameter:
+    "auto" leaves it to `fit(target)`, which looks how much the data say of each element, and states
+    it as written, non-centred, or in between; "as written"; or a dictionary of sites and numbers
+    between 1, as written, and 0. The posterior, its names, draws and predictions are those of the
+    model in every case; z, and the means of q, are not: `result.target` is the target they are of.
 
     Discrete latent sites, subsampling plates, `obs_mask`, `numpyro.param` and `numpyro.prng_key`
     are refused.
@@ -55,7 +78,11 @@ def from_numpyro(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Tar
     data = tuple(leaf for (_, leaf), s in zip(paths, static) if s is None)
     try:
         found = _look(_Call(model, structure, static), data)
-        return Target(found, dim=found.dim, data=data)
+        names = _centrable(found, data) if centring != AS_WRITTEN else {}
+        c = asked(centring, names, found.site_names)
+        if c is None:
+            return Target(found, dim=found.dim, data=data)
+        return Target(replace(found, centrable=tuple(names)), dim=found.dim, data=(*data, c))
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError, AssertionError) as error:
         error.add_note(
             "from_numpyro: a model must have the same sites at every call. Arrays among its "
@@ -103,16 +130,19 @@ class NumPyroModel(Model):
     shapes: tuple[tuple[int, ...], ...]
     free_shapes: tuple[tuple[int, ...], ...]  # of the unconstrained values
     axes: tuple[tuple[str, tuple[str, ...]], ...]
+    centrable: tuple[str, ...] = ()  # sites stated by another value; data ends with their c
 
     def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
         """NumPyro's potential energy at z, negated."""
-        return -potential_energy(self.call.function, *self.call.fill(data), self._split(z))
+        function = self._stated(data)(self.call.function)
+        return -potential_energy(function, *self.call.fill(data), self._split(z))
 
     def constrain(self, z: Float[Array, " d"], data: Any) -> Named:
         """The latent sites at z inside their supports, and the deterministic sites."""
-        sites = self.call.trace(data, self._at(z))
+        sites = self._trace(data, self._at(z))
         wanted = {*self.site_names, *(k for k, s in sites.items() if s["type"] == "deterministic")}
-        return {k: jnp.asarray(s["value"]) for k, s in sites.items() if k in wanted}
+        found = {k: jnp.asarray(s["value"]) for k, s in sites.items() if k in wanted}
+        return {k: found[k] for k in dict.fromkeys((*self.site_names, *found))}
 
     def unconstrain(self, values: Any, data: Any) -> Float[Array, " d"]:
         """The z of a dictionary of latent values; names that are not latent sites are ignored."""
@@ -124,23 +154,29 @@ class NumPyroModel(Model):
             if value.shape != shape:
                 raise ValueError(f"values[{name!r}] must have shape {shape}, got {value.shape}")
         sites = self.call.trace(data, lambda f: handlers.substitute(f, data=latent))
-        free = [biject_to(sites[k]["fn"].support).inv(v) for k, v in latent.items()]
+        centredness = self._centredness(data)
+        free = [
+            stated(sites[k]["fn"], v, centredness[k])
+            if k in centredness
+            else biject_to(sites[k]["fn"].support).inv(v)
+            for k, v in latent.items()
+        ]
         return jnp.concatenate([jnp.ravel(x) for x in free])
 
     def log_likelihood(self, z: Float[Array, " d"], data: Any) -> Named:
         """The log density of every observation; what `numpyro.factor` adds is not among them."""
-        sites = self.call.trace(data, self._at(z))
+        sites = self._trace(data, self._at(z))
         return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if _is_observed(s)}
 
     def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any) -> Named:
         """New observations of the shapes of the old, drawn at z; later sites see the new ones."""
         redraw = _Redraw()
-        sites = self.call.trace(data, self._at(z), redraw, lambda f: handlers.seed(f, key))
+        sites = self._trace(data, self._at(z), redraw, lambda f: handlers.seed(f, key))
         return {name: sites[name]["value"] for name in redraw.names}
 
     def observed(self, data: Any) -> Named:
         """The values of the observed sites."""
-        sites = self.call.trace(data, self._at(jnp.zeros(self.dim)))
+        sites = self._trace(data, self._at(jnp.zeros(self.dim)))
         kept = {k: s for k, s in sites.items() if _is_observed(s)}
         return {k: jnp.broadcast_to(s["value"], _shape(s)) for k, s in kept.items()}
 
@@ -153,10 +189,38 @@ class NumPyroModel(Model):
         """The plates of every site that is in any, from the left; event axes have no names."""
         return dict(self.axes)
 
+    def centred_at(self) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+        """Return where in z the elements are that data has the centredness of, and their sites."""
+        sizes = [math.prod(s) for s in self.free_shapes]
+        names = [n for n, size in zip(self.site_names, sizes) for _ in range(size)]
+        at = [i for i, name in enumerate(names) if name in self.centrable]
+        return np.array(at, int), tuple(names[i] for i in at)
+
+    def _centredness(self, data: Any) -> Named:
+        """The centredness of every site that is stated by another value; left open, it is 1."""
+        shapes = dict(zip(self.site_names, self.shapes))
+        sizes = [math.prod(shapes[name]) for name in self.centrable]
+        if not sizes:
+            return {}
+        c = jnp.where(jnp.isnan(data[-1]), 1, data[-1])
+        parts = jnp.split(c, np.cumsum(sizes)[:-1])
+        return {k: part.reshape(shapes[k]) for k, part in zip(self.centrable, parts)}
+
+    def _stated(self, data: Any) -> Callable[[Any], Any]:
+        """A handler that states those sites so."""
+        return partly(self._centredness(data)) if self.centrable else lambda function: function
+
+    def _trace(self, data: Any, *wraps: Callable[[Any], Any]) -> dict[str, Site]:
+        return self.call.trace(data, self._stated(data), *wraps)
+
+    def _site(self, name: str) -> str:
+        """The name of the site whose value z holds."""
+        return f"{name}{SUFFIX}" if name in self.centrable else name
+
     def _split(self, z: Float[Array, " d"]) -> Named:
         stops = np.cumsum([math.prod(s) for s in self.free_shapes])
         parts = zip(self.site_names, jnp.split(z, stops[:-1]), self.free_shapes)
-        return {name: part.reshape(shape) for name, part, shape in parts}
+        return {self._site(name): part.reshape(shape) for name, part, shape in parts}
 
     def _at(self, z: Float[Array, " d"]) -> Callable[[Any], Any]:
         """A handler that gives every latent site its value at z."""
@@ -175,12 +239,12 @@ class NumPyroModel(Model):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _prior_draw(model: NumPyroModel, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
-    sites = model.call.trace(
+    sites = model._trace(
         data,
         lambda f: handlers.seed(f, key),
         lambda f: handlers.substitute(f, substitute_fn=init_to_sample),
     )
-    latent = [sites[k] for k in model.site_names]
+    latent = [sites[model._site(k)] for k in model.site_names]
     free = [biject_to(s["fn"].support).inv(s["value"]) for s in latent]
     return jnp.concatenate([jnp.ravel(x) for x in free])
 
@@ -261,6 +325,23 @@ def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
     if not found["site_names"]:
         raise ValueError("model has no latent site, that is, no numpyro.sample without obs")
     return NumPyroModel(call, **found)
+
+
+def _centrable(model: NumPyroModel, data: Any) -> dict[str, tuple[int, ...]]:
+    """Return the sites, with their shapes, whose location or scale is another parameter."""
+    candidates: list[str] = []
+
+    def numbers(z: Any, data: Any) -> list[Any]:
+        sites = model.call.trace(data, model._at(z))
+        found = {k: loc_scale(sites[k]["fn"]) for k in model.site_names}
+        candidates[:] = [k for k, fn in found.items() if fn is not None]
+        return [jnp.asarray(x) for k in candidates for x in (found[k].loc, found[k].scale)]
+
+    shape = jax.ShapeDtypeStruct((model.dim,), default_dtype())
+    moves = depends(numbers, shape, tuple(data))
+    shapes = dict(zip(model.site_names, model.shapes))
+    pairs = zip(candidates, moves[::2], moves[1::2])
+    return {k: shapes[k] for k, loc, scale in pairs if loc or scale}
 
 
 def _refuse_half_observed(sites: dict[str, Site]) -> None:

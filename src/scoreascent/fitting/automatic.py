@@ -31,7 +31,9 @@ proposals would hardly be accepted, and there is one stage of another kind (`lad
 
 from __future__ import annotations
 
+import functools
 import itertools
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +55,7 @@ from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
+from scoreascent.fitting.centring import by_searches, centred, is_open
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
@@ -85,7 +88,7 @@ WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a 
 # In many dimensions chains move by themselves, by trajectories of several lengths
 ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True, caution=20.0)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
-LADDER_STEPS, MIN_LADDER_STEPS = 20_480, 5
+LADDER_STEPS, MIN_LADDER_STEPS, PILOT_STEPS = 20_480, 5, 80
 # Few long chains where work is what costs, many short ones where launches are
 LADDER_CHAINS, MANY_CHAINS = {"cpu": 32}, 64
 SEARCHES = 16  # short ones, where the chains begin
@@ -113,9 +116,14 @@ def fit(given: Arguments) -> Result:
 
     key_start, key_fit, key_judge = split(given.key, 3)
     differentiable = has_gradient(given.target)
+    pilot = Count(0, 0)
+    if differentiable and given.q is None and given.start is None and is_open(given.target):
+        points = functools.partial(_late_points, given)
+        target, pilot = centred(given.target, fold_in(key_start, 7), points, say)
+        given = replace(given, target=target)
     stage, kernel = _first_stage(given, differentiable, key_start, say)
     rule = stage.stop if isinstance(stage.stop, Ladder) else _first_rule(given)
-    cost = Count(0, 0) if stage.start is None else Count(*stage.start.evaluations)
+    cost = pilot if stage.start is None else pilot.plus(stage.start.evaluations)
     begun: list[int] = []  # how many stages there were whenever the fit began anew
     for number in itertools.count(1):
         result = _fit(
@@ -231,6 +239,20 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     return replace(stage, q=start.q, start=start)
 
 
+def _late_points(given: Arguments, target: Target, key: PRNGKeyArray) -> tuple[Any, Any, Count]:
+    """Return where chains that move by themselves are after a few steps, and equal weights."""
+    quiet = replace(given, progress=False, throw=False, checkpoint=None, callback=None)
+    few = replace(quiet, target=target, key=key, steps=PILOT_STEPS)
+    stage = _ladder(few, key, lambda text: None)
+    assert stage.start is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = by_method.fit(stage)
+    cost = result.method.evaluations(result.state.eta, result.steps)
+    z = np.asarray(result.state.eta.z)
+    return z, np.ones(len(z)), cost.plus(stage.start.evaluations)
+
+
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:
     """Return the kernel of the next stage; None if there should be none."""
     if kernel == ON_THEIR_OWN:
@@ -274,7 +296,8 @@ def _other_start(
     """
     if given.q is not None or given.start is not None or given.target.dim > MAX_MIXTURE:
         return None
-    if diagnosis.stray_at is not None and len(begun) < MAX_ANEW:
+    strayed = diagnosis.verdict == UNSEEN and diagnosis.stray_at is not None
+    if strayed and len(begun) < MAX_ANEW:
         say(f"begins anew with one place more, because {diagnosis.reason}")
         return with_place(result.q, diagnosis.stray_at, diagnosis.stray_mass, key)
     if result.start is None or not np.isnan(result.start.log_evidence):
