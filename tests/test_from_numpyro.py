@@ -205,7 +205,7 @@ def test_handlers_plates_factors_and_missing_values() -> None:
     with x64():
         rng = np.random.default_rng(4)
         y, mask = rng.normal(size=(3, 4)), rng.random((3, 4)) < 0.5
-        target = from_numpyro(motley, y, mask=mask)
+        target = from_numpyro(motley, y, mask=mask, centring="as written")
         assert target.site_names == ("top/loc", "theta_decentered", "w", "missing")
         assert target.dim == 1 + 4 + 12 + 3
         z = points(target, 1)[0]

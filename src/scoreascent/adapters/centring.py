@@ -18,6 +18,8 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer.reparam import Reparam
 
+from scoreascent._arrays import default_dtype
+
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
@@ -89,7 +91,7 @@ def asked(
     """
     if isinstance(centring, str) and centring in (AUTO, AS_WRITTEN):
         size = sum(int(np.prod(s)) for s in names.values())
-        return np.full(size, np.nan, np.float32) if centring == AUTO and names else None
+        return np.full(size, np.nan, default_dtype()) if centring == AUTO and names else None
     if not isinstance(centring, Mapping):
         raise ValueError(
             f"centring must be 'auto', 'as written', or a dictionary of sites and numbers between "
@@ -102,7 +104,7 @@ def asked(
             raise ValueError(f"centring: {name!r} cannot be stated otherwise, for {why}")
     parts = []
     for name, shape in names.items():
-        c = np.asarray(centring.get(name, 1.0), np.float32)
+        c = np.asarray(centring.get(name, 1.0), default_dtype())
         try:
             parts.append(np.broadcast_to(c, shape).ravel())
         except ValueError:

@@ -341,7 +341,21 @@ def _centrable(model: NumPyroModel, data: Any) -> dict[str, tuple[int, ...]]:
     moves = depends(numbers, shape, tuple(data))
     shapes = dict(zip(model.site_names, model.shapes))
     pairs = zip(candidates, moves[::2], moves[1::2])
-    return {k: shapes[k] for k, loc, scale in pairs if loc or scale}
+    found = [k for k, loc, scale in pairs if loc or scale]
+    return {k: shapes[k] for k in found if _can_be_stated(model, k, shapes[k], shape, data)}
+
+
+def _can_be_stated(
+    model: NumPyroModel, name: str, size: tuple[int, ...], z: Any, data: Any
+) -> bool:
+    """Tell whether a site can have another value: not in a `scan`, say, or if it is masked."""
+    other = replace(model, centrable=(name,))
+    c = jax.ShapeDtypeStruct((math.prod(size),), default_dtype())
+    try:
+        jax.eval_shape(other, z, (*data, c))
+    except Exception:  # what a model's own handlers raise can be anything
+        return False
+    return True
 
 
 def _refuse_half_observed(sites: dict[str, Site]) -> None:

@@ -55,7 +55,7 @@ from scoreascent.families.base import can_match
 from scoreascent.fitting import by_method
 from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
-from scoreascent.fitting.centring import by_searches, centred, is_open
+from scoreascent.fitting.centring import centred, is_open
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
@@ -239,8 +239,8 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     return replace(stage, q=start.q, start=start)
 
 
-def _late_points(given: Arguments, target: Target, key: PRNGKeyArray) -> tuple[Any, Any, Count]:
-    """Return where chains that move by themselves are after a few steps, and equal weights."""
+def _late_points(given: Arguments, target: Target, key: PRNGKeyArray) -> tuple[Any, Count]:
+    """Return where chains that move by themselves are after a few steps."""
     quiet = replace(given, progress=False, throw=False, checkpoint=None, callback=None)
     few = replace(quiet, target=target, key=key, steps=PILOT_STEPS)
     stage = _ladder(few, key, lambda text: None)
@@ -249,8 +249,7 @@ def _late_points(given: Arguments, target: Target, key: PRNGKeyArray) -> tuple[A
         warnings.simplefilter("ignore", RuntimeWarning)
         result = by_method.fit(stage)
     cost = result.method.evaluations(result.state.eta, result.steps)
-    z = np.asarray(result.state.eta.z)
-    return z, np.ones(len(z)), cost.plus(stage.start.evaluations)
+    return result.state.eta.z, cost.plus(stage.start.evaluations)
 
 
 def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> Kernel | None:

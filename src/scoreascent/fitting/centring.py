@@ -2,8 +2,8 @@
 
 Stated non-centred, an element has curvature κ = 1 + s²/v, 1 from its prior and what the data add,
 s being its scale and v the variance that the data alone would leave it. Given the scale, its value
-by centredness c varies by s^c/√κ, and the logarithm of that has the slope c − (1 − 1/κ) in log s. So
-c is the posterior mean of 1 − 1/κ: then how far it varies does not depend on its scale, on average.
+by centredness c varies by s^c/√κ, and the logarithm of that has the slope c − (1 − 1/κ) in log s.
+So c is the posterior mean of 1 − 1/κ: how far u varies then does not depend on s, on average.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import as_default
-from scoreascent._batches import log_probs
-from scoreascent._random import fold_in
-from scoreascent.fitting.starts import laplace
 from scoreascent.kernels import Count
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-POINTS = 64  # at which curvatures are looked at
-MAX_WEIGHT = 5.0  # of a point, in average ones
 SNAP = 0.05  # nearer to 0 or 1 than this is 0 or 1
 
 
@@ -46,23 +41,21 @@ def stated(target: Target, c: Any) -> Target:
 def centred(
     target: Target,
     key: PRNGKeyArray,
-    points: Callable[[Target, PRNGKeyArray], tuple[Any, Any, Count]],
+    points: Callable[[Target, PRNGKeyArray], tuple[Any, Count]],
     say: Callable[[str], None],
 ) -> tuple[Target, Count]:
     """Return the target with its sites centred as the data ask for, and what that took.
 
     `points(target, key)` are some where the posterior is, of the target with no site centred, and
-    their weights.
+    what they took.
     """
     model: Any = target.model
     at, names = model.centred_at()
     plain = stated(target, np.zeros(len(at)))
-    z, weight, cost = points(plain, key)
-    some = np.linspace(0, len(z) - 1, min(len(z), POINTS)).astype(int)
-    z, weight = np.asarray(z)[some], weight[some]
+    z, cost = points(plain, key)
     curvature = np.asarray(_curvatures(plain, as_default(z), at), np.float64)
     curvature = np.where(np.isfinite(curvature), np.maximum(curvature, 1.0), 1.0)
-    c = (weight / weight.sum()) @ (1 - 1 / curvature)
+    c = np.mean(1 - 1 / curvature, 0)
     c = np.where(c < SNAP, 0.0, np.where(c > 1 - SNAP, 1.0, c))
     for name in model.centrable:
         mine = c[[n == name for n in names]]
@@ -81,14 +74,3 @@ def _curvatures(target: Target, z: Float[Array, "n d"], at: Any) -> Float[Array,
         return -jax.jvp(slope, (z,), (along,))[1][i]
 
     return jax.lax.map(lambda z: jax.lax.map(lambda i: one(z, i), at, batch_size=64), z)
-
-
-def by_searches(target: Target, key: PRNGKeyArray) -> tuple[Any, Any, Count]:
-    """Return draws of the Gaussians at what searches find, weighed by the posterior."""
-    start = laplace(target, fold_in(key, 0))
-    z = np.asarray(start.z)
-    log_w = log_probs(target, z) - log_probs(start.q, z)
-    log_w = np.where(np.isfinite(log_w), log_w, -np.inf)
-    w = np.exp(log_w - np.max(log_w))
-    w = np.minimum(w / w.mean(), MAX_WEIGHT)
-    return z, w, Count(*start.evaluations).plus((len(z), 0))
