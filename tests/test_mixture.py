@@ -178,6 +178,8 @@ def test_a_place_that_was_found_later_becomes_a_component() -> None:
     np.testing.assert_allclose(start.q.loc[-1], place[0])
     np.testing.assert_allclose(start.q.weights[:2] / two().weights, 0.98, atol=0.002)
     assert np.mean(np.asarray(start.z)[:, 1] > 6) > 0.08  # chains begin there more often
+    all_of_it = with_place(two(), place, 1.0, jax.random.key(0))
+    np.testing.assert_allclose(all_of_it.q.weights[-1], 0.9, rtol=1e-5)
 
 
 # -- the automatic fit ---------------------------------------------------------------------------

@@ -310,7 +310,10 @@ def _other_start(
     mean, cov = (np.asarray(x, np.float64) for x in (wide.mean, wide.cov))
     say(f"begins anew from particles, because {diagnosis.reason}")
     reference = FullRank.from_moments(as_default(mean), as_default(WIDER**2 * cov))
-    return tempered(given.target, key, reference)
+    try:
+        return tempered(given.target, key, reference)
+    except ValueError:  # no particle came to the posterior
+        return None
 
 
 def _anew(given: Arguments, start: Start, key: PRNGKeyArray, say: Say) -> tuple[Arguments, Kernel]:

@@ -54,6 +54,7 @@ MAX_MIXTURE = 50  # dimensions in which places that differ get a component each,
 MIN_WEIGHT = 0.02  # of a weight, as a share of the largest one, at least
 MIN_MASS_OF_PART = 1e-3  # that it is given
 POINTS = 512  # where chains begin, if one place was found later than the others
+MAX_SHARE = 0.9  # of the points there, however much mass it holds
 MIN_SHARE = 1 / 8  # the others give at least this share of as many points as the best place gives
 
 
@@ -139,7 +140,7 @@ def with_place(q: Family, place: tuple[Vector, Vector], mass: float, key: PRNGKe
         Mixture.from_moments(as_default(means), as_default(covs), as_default(weights))
         for weights in (
             np.append((1 - share) * old / old.sum(), share)
-            for share in (max(mass, MIN_SHARE), max(mass, MIN_WEIGHT))
+            for share in np.clip(mass, (MIN_SHARE, MIN_WEIGHT), MAX_SHARE)
         )
     )
     z = sample(key, begun, POINTS)
