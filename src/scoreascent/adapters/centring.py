@@ -7,6 +7,7 @@ best depends on what the data say of each element, and any of them is the same p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -83,11 +84,12 @@ def depends(function: Callable[[Any, Any], list[Any]], z: Any, data: Any) -> lis
 
 
 def asked(
-    centring: Any, names: dict[str, tuple[int, ...]], others: tuple[str, ...]
+    centring: Any, names: dict[str, tuple[int, ...]], whys: Mapping[str, str]
 ) -> Float[np.ndarray, " m"] | None:
     """Return the centredness of all elements that was asked for: NaN leaves it open; None, no c.
 
-    `names` are the sites that can be stated so, with their shapes, in the order of z.
+    `names` are the sites that can be stated so, with their shapes, in the order of z; `whys` tells
+    of others why they cannot.
     """
     if isinstance(centring, str) and centring in (AUTO, AS_WRITTEN):
         size = sum(int(np.prod(s)) for s in names.values())
@@ -99,8 +101,7 @@ def asked(
         )
     for name in centring:
         if name not in names:
-            why = "its distribution is of no location–scale family, or has constant parameters"
-            why = why if name in others else "the model has no such latent site"
+            why = whys.get(name, "the model has no such latent site")
             raise ValueError(f"centring: {name!r} cannot be stated otherwise, for {why}")
     parts = []
     for name, shape in names.items():
@@ -114,3 +115,31 @@ def asked(
         if not np.all((parts[-1] >= 0) & (parts[-1] <= 1)):
             raise ValueError(f"centring[{name!r}] must lie between 0 and 1, got {centring[name]!r}")
     return np.concatenate(parts) if parts else None
+
+
+def by_site(c: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Float[Array, ...]]:
+    """Return the centredness of every site from that of all elements; left open, it is 1.
+
+    >>> found = by_site(jnp.array([0.5, jnp.nan, 0]), {"a": (), "b": (2,)})
+    >>> {name: c.tolist() for name, c in found.items()}
+    {'a': 0.5, 'b': [1.0, 0.0]}
+    """
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    if not sizes:
+        return {}
+    c = jnp.broadcast_to(jnp.where(jnp.isnan(c), 1, c), (sum(sizes),))
+    parts = jnp.split(c, np.cumsum(sizes)[:-1])
+    return {k: part.reshape(shape) for (k, shape), part in zip(shapes.items(), parts)}
+
+
+def elements(
+    shapes: Mapping[str, tuple[int, ...]], centrable: tuple[str, ...]
+) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+    """Return where in z, which holds sites of these shapes, the centrable are, and their names.
+
+    >>> elements({"a": (2,), "b": (), "c": (2,)}, ("c",))
+    (array([3, 4]), ('c', 'c'))
+    """
+    names = [name for name, shape in shapes.items() for _ in range(math.prod(shape))]
+    at = [i for i, name in enumerate(names) if name in centrable]
+    return np.array(at, int), tuple(names[i] for i in at)

@@ -23,7 +23,9 @@ from scoreascent.adapters.centring import (
     AUTO,
     SUFFIX,
     asked,
+    by_site,
     depends,
+    elements,
     loc_scale,
     partly,
     stated,
@@ -79,7 +81,8 @@ def from_numpyro(
     try:
         found = _look(_Call(model, structure, static), data)
         names = _centrable(found, data) if centring != AS_WRITTEN else {}
-        c = asked(centring, names, found.site_names)
+        why = "its distribution is of no location–scale family, or has constant parameters"
+        c = asked(centring, names, dict.fromkeys(found.site_names, why))
         if c is None:
             return Target(found, dim=found.dim, data=data)
         return Target(replace(found, centrable=tuple(names)), dim=found.dim, data=(*data, c))
@@ -191,20 +194,14 @@ class NumPyroModel(Model):
 
     def centred_at(self) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         """Return where in z the elements are that data has the centredness of, and their sites."""
-        sizes = [math.prod(s) for s in self.free_shapes]
-        names = [n for n, size in zip(self.site_names, sizes) for _ in range(size)]
-        at = [i for i, name in enumerate(names) if name in self.centrable]
-        return np.array(at, int), tuple(names[i] for i in at)
+        return elements(dict(zip(self.site_names, self.free_shapes)), self.centrable)
 
     def _centredness(self, data: Any) -> Named:
         """The centredness of every site that is stated by another value; left open, it is 1."""
         shapes = dict(zip(self.site_names, self.shapes))
-        sizes = [math.prod(shapes[name]) for name in self.centrable]
-        if not sizes:
+        if not self.centrable:
             return {}
-        c = jnp.where(jnp.isnan(data[-1]), 1, data[-1])
-        parts = jnp.split(c, np.cumsum(sizes)[:-1])
-        return {k: part.reshape(shapes[k]) for k, part in zip(self.centrable, parts)}
+        return by_site(data[-1], {k: shapes[k] for k in self.centrable})
 
     def _stated(self, data: Any) -> Callable[[Any], Any]:
         """A handler that states those sites so."""

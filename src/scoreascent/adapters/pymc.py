@@ -15,6 +15,8 @@ import numpy as np
 
 from scoreascent._arrays import default_dtype
 from scoreascent._extras import install_hint
+from scoreascent.adapters.centring import AS_WRITTEN, AUTO, asked, by_site, elements
+from scoreascent.adapters.pymc_centring import Statement, sites, state
 from scoreascent.model import Model
 from scoreascent.target import Target
 
@@ -25,13 +27,21 @@ if TYPE_CHECKING:
     Graph = tuple[list[Any], list[Any]]  # PyTensor's inputs and outputs
 
 
-def from_pymc(model: Any = None) -> Target:
+def from_pymc(model: Any = None, *, centring: str | Mapping[str, Any] = AUTO) -> Target:
     """The posterior of a PyMC model, by default the one whose `with` block this is in.
 
     The density on ℝᵈ is that of PyMC's own samplers, potentials included; z holds the values of
     the free variables on PyMC's unconstrained scale, in the order of `model.free_RVs`. The data
     are those the model holds now and become constants of the compiled loop: after
     `pymc.set_data`, call `from_pymc` again.
+
+    `centring` says how variables of location–scale families (Normal, LogNormal, StudentT, Cauchy,
+    Laplace, Logistic, Gumbel) are stated on ℝᵈ whose location or scale is another free variable, or
+    depends on one: "auto" leaves it to `fit(target)`, which looks how much the data say of each
+    element, and states it as written, non-centred, or in between; "as written"; or a dictionary of
+    variables and numbers between 1, as written, and 0. The posterior, its names, draws and
+    predictions are those of the model in every case; z, and the means of q, are not:
+    `result.target` is the target they are of.
 
     Numbers are jax's: without x64 everything runs in float32, whatever PyTensor's floatX is.
     Discrete free variables and `pymc.Minibatch` are refused.
@@ -47,9 +57,9 @@ def from_pymc(model: Any = None) -> Target:
             ) from None
     if not isinstance(model, pymc.Model):
         raise ValueError(f"model must be a pymc.Model, got {model!r}")
-    found = PyMCModel(model)
+    found = PyMCModel(model, centring)
     try:
-        return Target(found, dim=found.dim)
+        return Target(found, dim=found.dim, data=found.asked)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise ValueError(
             "model: its log density cannot be compiled by JAX, most often because a shape or an "
@@ -64,7 +74,7 @@ class PyMCModel(Model):
     the identity of this object, so make one and reuse it.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, centring: str | Mapping[str, Any] = AS_WRITTEN) -> None:
         _check(model)
         self.model = model
         self.site_names: tuple[str, ...] = tuple(rv.name for rv in model.free_RVs)
@@ -73,29 +83,38 @@ class PyMCModel(Model):
         self.shapes = tuple(tuple(map(int, shapes[name])) for name in self.site_names)
         self.free_shapes = tuple(tuple(map(int, shape)) for shape in free)
         self.dim: int = sum(map(math.prod, self.free_shapes))
+        names, whys = sites(model, shapes) if centring != AS_WRITTEN else ({}, {})
+        c = asked(centring, names, whys)
+        self.asked = None if c is None else (c,)  # the data of a target that is stated so
+        self.centrable: tuple[str, ...] = () if c is None else tuple(names)
         named = [*model.free_RVs, *model.deterministics]
-        observed, values = model.observed_RVs, model.value_vars
+        observed = model.observed_RVs
         self.names = tuple(x.name for x in named)
         self.observed_names = tuple(rv.name for rv in observed)
         self._axes, self._coords = _axes(model, {*self.names, *self.observed_names})
-        latent = model.replace_rvs_by_values(named)
+        stated = state(model, self.centrable)
+        log_p = stated.log_density(model) if self.centrable else model.logp()
+        likelihood = model.logp(observed, sum=False) if observed else []
+        latent = stated.by_u(model.replace_rvs_by_values(named))
+        given = dict(zip(model.free_RVs, latent))
+        inputs = stated.inputs
         self._graphs: dict[str, Graph] = {
-            "log density": _frozen(values, [model.logp()]),
-            "constrain": _frozen(values, latent),
-            "unconstrain": _unconstrain_graph(model),
-            "log likelihood": _frozen(values, model.logp(observed, sum=False) if observed else []),
+            "log density": _frozen(inputs, [log_p]),
+            "constrain": _frozen(inputs, latent),
+            "unconstrain": _unconstrain_graph(model, stated),
+            "log likelihood": _frozen(inputs, stated.by_u(likelihood)),
             "observed": _frozen([], [model.rvs_to_values[rv] for rv in observed]),
-            "predict": _frozen(values, observed, dict(zip(model.free_RVs, latent)), random=True),
+            "predict": _frozen(inputs, observed, given, random=True),
         }
         self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def __call__(self, z: Float[Array, " d"], data: Any = None) -> Float[Array, ""]:
-        """PyMC's `model.logp()` at z."""
-        return self._run("log density", *self._split(z))[0].astype(z.dtype)
+        """PyMC's `model.logp()` at z, Jacobians of what is stated otherwise included."""
+        return self._run("log density", *self._inputs(z, data))[0].astype(z.dtype)
 
     def constrain(self, z: Float[Array, " d"], data: Any = None) -> Named:
         """The free variables at z inside their supports, and the Deterministics."""
-        return dict(zip(self.names, self._run("constrain", *self._split(z))))
+        return dict(zip(self.names, self._run("constrain", *self._inputs(z, data))))
 
     def unconstrain(self, values: Any, data: Any = None) -> Float[Array, " d"]:
         """The z of a dictionary of free variables; other names are ignored."""
@@ -106,18 +125,21 @@ class PyMCModel(Model):
         for name, value, shape in zip(self.site_names, latent, self.shapes):
             if value.shape != shape:
                 raise ValueError(f"values[{name!r}] must have shape {shape}, got {value.shape}")
-        return jnp.concatenate([jnp.ravel(x) for x in self._run("unconstrain", *latent)])
+        free = self._run("unconstrain", *latent, *self._centredness(data))
+        return jnp.concatenate([jnp.ravel(x) for x in free])
 
     def log_likelihood(self, z: Float[Array, " d"], data: Any = None) -> Named:
         """The log density of every observation; potentials are not among them."""
-        return dict(zip(self.observed_names, self._run("log likelihood", *self._split(z))))
+        terms = self._run("log likelihood", *self._inputs(z, data))
+        return dict(zip(self.observed_names, terms))
 
     def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any = None) -> Named:
         """New observations of the shapes of the old, drawn at z; later ones see the new ones."""
-        rngs = self._graphs["predict"][0][len(self.site_names) :]
+        inputs = self._inputs(z, data)
+        rngs = self._graphs["predict"][0][len(inputs) :]
         keys = jax.random.split(key, max(1, len(rngs)))
         states = [{"jax_state": keys[i]} for i in range(len(rngs))]  # as PyTensor writes them
-        return dict(zip(self.observed_names, self._run("predict", *self._split(z), *states)))
+        return dict(zip(self.observed_names, self._run("predict", *inputs, *states)))
 
     def observed(self, data: Any = None) -> Named:
         """The values of the observed variables."""
@@ -128,8 +150,11 @@ class PyMCModel(Model):
         seed = int(jax.random.key_data(key).astype(jnp.uint32)[-1])
         point = self.model.initial_point(random_seed=seed)
         z = [np.ravel(np.asarray(point[v.name], np.float64)) for v in self.model.value_vars]
+        place = np.concatenate(z)
+        if self.centrable:
+            place = np.asarray(self.unconstrain(self.constrain(jnp.asarray(place, float)), data))
         rng = np.random.default_rng(seed)
-        return jnp.asarray(np.concatenate(z) + rng.uniform(-1, 1, self.dim), float)
+        return jnp.asarray(place + rng.uniform(-1, 1, self.dim), float)
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
@@ -140,6 +165,19 @@ class PyMCModel(Model):
     def coords(self) -> dict[str, Any]:
         """The model's labels along those dims."""
         return self._coords
+
+    def centred_at(self) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+        """Return where in z the elements are that data has the centredness of, and their sites."""
+        return elements(dict(zip(self.site_names, self.free_shapes)), self.centrable)
+
+    def _centredness(self, data: Any) -> list[Float[Array, ...]]:
+        """The centredness of every site that is stated by u; without data, all are as written."""
+        shapes = dict(zip(self.site_names, self.shapes))
+        c = np.nan if data is None else data[-1]
+        return list(by_site(c, {k: shapes[k] for k in self.centrable}).values())
+
+    def _inputs(self, z: Float[Array, " d"], data: Any) -> list[Float[Array, ...]]:
+        return [*self._split(z), *self._centredness(data)]
 
     def _split(self, z: Float[Array, " d"]) -> list[Float[Array, ...]]:
         stops = np.cumsum([math.prod(s) for s in self.free_shapes])
@@ -217,15 +255,17 @@ def _frozen(inputs: Any, outputs: Any, given: Any = None, random: bool = False) 
     return [*inputs, *states.values()], list(frozen)
 
 
-def _unconstrain_graph(model: Any) -> Graph:
-    """From the values of the free variables to PyMC's unconstrained ones."""
+def _unconstrain_graph(model: Any, stated: Statement) -> Graph:
+    """From the values of the free variables, and c, to what z holds."""
     values = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
     transforms = [model.rvs_to_transforms[rv] for rv in values]
     free = [
-        rv if t is None else t.forward(rv, *rv.owner.inputs) for rv, t in zip(values, transforms)
+        x if t is None else t.forward(x, *rv.owner.inputs)
+        for (rv, x), t in zip(values.items(), transforms)
     ]
+    free = [stated.of(rv, x) for rv, x in zip(values, free)]
     data = {rv: rv.type.filter_variable(model.rvs_to_values[rv]) for rv in model.observed_RVs}
-    return _frozen(values.values(), free, {**values, **data})
+    return _frozen([*values.values(), *stated.c.values()], free, {**values, **data})
 
 
 def _jaxify(inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
