@@ -90,6 +90,6 @@ def check_count(name: str, value: Any, minimum: int, why: str = "") -> int:
     return number
 
 
-def x64() -> Any:
-    """Return a context in which jax computes with float64."""
-    return enable_x64(True)
+def x64(wide: bool = True) -> Any:
+    """Return a context in which jax computes with float64, or with float32 if not wide."""
+    return enable_x64(wide)

@@ -1,5 +1,6 @@
 from scoreascent.families.base import Family, Gaussian, kl
 from scoreascent.families.defensive import Defensive
+from scoreascent.families.flow import Flow
 from scoreascent.families.fullrank import FullRank
 from scoreascent.families.lowrank import LowRank
 from scoreascent.families.meanfield import MeanField
@@ -9,6 +10,7 @@ from scoreascent.families.student import FullRankStudentT, StudentT
 __all__ = [
     "Defensive",
     "Family",
+    "Flow",
     "FullRank",
     "FullRankStudentT",
     "Gaussian",

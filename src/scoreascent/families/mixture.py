@@ -199,8 +199,10 @@ class Mixture(Family):
         log_scale = jnp.sum(jnp.log(diagonals), -1) + 0.5 * self.dim * math.log(2 * math.pi)
         # one after the other: batched solves, if there are several, block each other for ever on a
         # CPU of two cores (jaxlib 0.10)
-        solve = lambda part: solve_triangular(part[0], z - part[1], lower=True)  # noqa: E731
-        noise = jax.lax.map(solve, (tril, self.loc))
+        eye = jnp.eye(self.dim, dtype=tril.dtype)
+        inverse = jax.lax.map(lambda x: solve_triangular(x, eye, lower=True), tril)
+        highest = jax.lax.Precision.HIGHEST
+        noise = jnp.einsum("kij,kj->ki", inverse, z - self.loc, precision=highest)
         return jax.nn.log_softmax(self.logits) - 0.5 * jnp.sum(noise**2, -1) - log_scale
 
     def match(

@@ -24,7 +24,8 @@ class Entry:
     A `regular` one has a single mode, and no region where its scale shrinks without end: a fit can
     be asked to be right. Of the others it is asked not to be called good. What is `held_out` was
     not looked at while the library's defaults were chosen; the flags were set before any of them
-    were tried. `exact` gives moments where they are known. The `reason` says why it is there.
+    were tried. `exact` gives moments where they are known, `masses` where modes are, and how much
+    is near each. The `reason` says why it is there.
     """
 
     dim: int
@@ -34,6 +35,7 @@ class Entry:
     groups: int | None = None  # the model's last argument, where it needs their number
     density: Callable[[], Target] | None = None
     exact: Callable[[], Moments] | None = None
+    masses: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
     regular: bool = True
     held_out: bool = False
 

@@ -7,10 +7,11 @@ import numpy as np
 from scoreascent.experiments.accuracy.entry import Entry
 from scoreascent.experiments.accuracy.exact import GAUSSIANS, IRREGULAR
 from scoreascent.experiments.accuracy.regressions import REGRESSIONS
+from scoreascent.experiments.accuracy.shapes import SHAPES
 from scoreascent.experiments.accuracy.structured import STRUCTURED
 from scoreascent.target import Target
 
-MODELS: dict[str, Entry] = {**GAUSSIANS, **REGRESSIONS, **STRUCTURED, **IRREGULAR}
+MODELS: dict[str, Entry] = {**GAUSSIANS, **REGRESSIONS, **STRUCTURED, **IRREGULAR, **SHAPES}
 
 
 def entry(name: str) -> Entry:
