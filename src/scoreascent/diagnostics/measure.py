@@ -14,10 +14,11 @@ from scoreascent._arrays import last_tenth
 from scoreascent._batches import log_probs
 from scoreascent._random import fold_in
 from scoreascent.diagnostics.chains import ess_bulk, rhat
+from scoreascent.diagnostics.draws import MAX_KNOWN_TAIL
 from scoreascent.diagnostics.modes import indicators, look_at_modes
 from scoreascent.diagnostics.numbers import look_at_numbers
 from scoreascent.diagnostics.psis import tail_shape
-from scoreascent.diagnostics.rays import look_along_rays, look_wider
+from scoreascent.diagnostics.rays import inverted, look_along_rays, look_wider
 from scoreascent.diagnostics.weights import sample, weigh
 from scoreascent.families import Family
 from scoreascent.loop import advance, coordinates
@@ -65,7 +66,7 @@ class Measured:
         unseen: the share of the posterior's second moment, along rays, that lies further out than
             any state of the chains; 0 without chains.
         lacking: the share of a variance that q lacks by draws that are wider than it, beyond noise;
-            0 where chains have moves of their own.
+            0 where chains have moves of their own, unless q is bent.
         far_mass: the share of its mass, along rays, at ten to a hundred times the size of q.
         least_log_q: log q at the state of the chains that is furthest out; without chains, at the
             furthest draw of q.
@@ -101,6 +102,7 @@ class Measured:
         stray_at: the mean and the covariance of a Gaussian there; None if there is none.
         challenge_count: how many densities and gradients it took to look for them.
         moves_alone: whether chains have moves other than independent draws of q.
+        bent: whether q has learnt the posterior's shape, so that its tails are those of its map.
     """
 
     draws: int
@@ -141,6 +143,7 @@ class Measured:
     mass_gap: float
     changes: float
     moves_alone: bool
+    bent: bool
     tolerance: float
     gap: float
     unsure: float
@@ -189,6 +192,7 @@ def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps
         reach=run.method.reach(run.state.eta),
         places_agree=run.start is None or run.start.agree,
         moves_alone=not run.method.is_independent,
+        bent=run.q.is_bent,
         tolerance=run.tolerance,
         **look_at_numbers(run, weighed, None if seen is None else seen.states),
     )
@@ -305,6 +309,9 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
     shift = np.abs(z.mean((0, 1)) - mean) / sd
     ratio = np.abs(np.log(np.maximum(z.std((0, 1)), 1e-300) / sd))
     long_stay = max(1, LONG_STAY // run.states_every) if is_late else LONG_STAY
+    tails = np.array([tail_shape(x) for x in z.reshape(total, -1).T])
+    if run.q.is_bent:  # its moments are averages over draws, as bad as those of the chains
+        ratio = np.where(tails > MAX_KNOWN_TAIL, 0.0, ratio)
     noise = MAX_Z / np.sqrt(independent)  # of a mean of so many draws, in sds; for log sds, / √2
     return {
         "looked": rows,
@@ -316,8 +323,8 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
         "efficiency": _efficiency(run, float(np.min(independent)), total),
         "shift": largest(np.maximum(shift - noise, 0)),
         "ratio": largest(np.maximum(ratio - noise, 0)),
-        "narrowest": narrowest(z),
-        "tail": max(tail_shape(x) for x in z.reshape(total, -1).T),
+        "narrowest": narrowest(inverted(run.q, z) if run.q.is_bent else z),
+        "tail": float(np.max(tails)),
     }
 
 
@@ -366,8 +373,8 @@ def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any
     spacing = float(np.median(np.spacing(np.abs(log_p)))) if log_p.size else 0.0
     least = seen.least_log_q
     lacking = 0.0
-    if run.method.is_independent:
-        lacking = look_wider(run, fold_in(key, 1))
+    if run.method.is_independent or run.q.is_bent:
+        lacking = look_wider(run, fold_in(key, 1), seen.states)
     rays = look_along_rays(run, key, least, seen.states)
     return {**rays, "lacking": lacking, "spacing": spacing, "least_log_q": least}
 

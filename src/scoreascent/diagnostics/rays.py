@@ -10,6 +10,7 @@ chain has been at say what was missed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,6 +21,8 @@ from scoreascent._arrays import impossible
 from scoreascent._batches import log_probs
 from scoreascent._random import fold_in
 from scoreascent.diagnostics.weights import sample
+from scoreascent.families import MeanField
+from scoreascent.kernels.straight import Straightened
 from scoreascent.run import Run
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ MIN_EFFECTIVE = 400  # of them, by their weights
 SUSPICIOUS = 0.05  # of a variance
 NOISES = 2.0  # standard errors of a variance that are taken for noise
 FURTHEST = 100.0  # times the size of q
+BLOCK = 4096  # points at a time
 
 
 def look_along_rays(
@@ -47,7 +51,10 @@ def look_along_rays(
     `unseen` is the share of the second moment, which is what standard deviations are made of;
     `far_mass` the share of the mass in the outer half, on a log scale, of what lies beyond q.
     """
-    dim = run.target.dim
+    if run.q.is_bent and states is not None:
+        run, states, _ = _straightened(run, states)
+        least_log_q = float(np.min(log_probs(run.q, states.reshape(-1, run.q.dim))))
+    dim = run.q.dim
     q = run.q.envelope()
     mean = np.asarray(q.mean, np.float64)
     draws = np.asarray(sample(key, q, RAYS), np.float64)
@@ -76,26 +83,56 @@ def look_along_rays(
     }
 
 
-def look_wider(run: Run, key: PRNGKeyArray) -> float:
+def look_wider(run: Run, key: PRNGKeyArray, states: Any = None) -> float:
     """Return the share of a coordinate's variance that q lacks, beyond noise, in the worst one.
 
     Rays see what is far in most directions. Draws of a Student-t with the means and the spread of q
     go far in all of them, and by their weights say what the variances are, if not in too many
     dimensions: where few of them count, nothing is said. If the first of them raise a suspicion,
-    more are drawn.
+    more are drawn. Of a bent q that is done in its base space, and it is `states` (chains, rows, d)
+    of the chains that may lack a variance there.
     """
-    lacks, noise = _lacking(run, key, WIDE_DRAWS)
+    sd = None
+    if run.q.is_bent:
+        if states is None:
+            return 0.0
+        run, _, sd = _straightened(run, states)
+    lacks, noise = _lacking(run, key, WIDE_DRAWS, sd)
     if np.max(lacks - noise, initial=0.0) < SUSPICIOUS:
         return 0.0
-    lacks, noise = _lacking(run, fold_in(key, 1), MORE_WIDE_DRAWS)
+    lacks, noise = _lacking(run, fold_in(key, 1), MORE_WIDE_DRAWS, sd)
     return float(np.max(lacks - NOISES * noise, initial=0.0))
 
 
-def _lacking(run: Run, key: PRNGKeyArray, n: int) -> tuple[Numbers, Numbers]:
+def _straightened(run: Run, states: Any) -> tuple[Run, Any, Numbers]:
+    """Return the run, states and their sds in the base space of a bent q."""
+    q: Any = run.q
+    noise = inverted(q, states).reshape(1, -1, q.dim)
+    noise = noise[:, np.all(np.isfinite(noise[0]), 1)]
+    base = MeanField.standard(q.dim, dtype=q.loc.dtype)
+    inside: Any = Straightened(run.target, q)
+    return replace(run, q=base, target=inside), noise, noise[0].std(0)
+
+
+def inverted(q: Any, z: Any) -> Any:
+    """Return the base noise ε = T⁻¹(z) of a bent q at points of any shape (…, d)."""
+    flat = np.asarray(z, q.loc.dtype).reshape(-1, q.dim)
+    return np.asarray(_inverse(q, flat), np.float64).reshape(np.shape(z))
+
+
+@jax.jit
+def _inverse(q: Any, z: Any) -> Any:
+    return jax.lax.map(lambda z: q.inverse(z)[0], z, batch_size=BLOCK)
+
+
+def _lacking(
+    run: Run, key: PRNGKeyArray, n: int, sd: Numbers | None = None
+) -> tuple[Numbers, Numbers]:
     """Return which shares of the variances q lacks, by n wide draws, and how well they know it."""
-    q, dim, dtype = run.q.envelope(), run.target.dim, run.q.mean.dtype
+    q, dim, dtype = run.q.envelope(), run.q.dim, run.q.mean.dtype
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    mean, sd = (np.asarray(x, np.float64) for x in (q.mean, q.sd))
+    mean = np.asarray(q.mean, np.float64)
+    sd = np.asarray(q.sd, np.float64) if sd is None else sd
     draws = np.asarray(sample(key, q, n))
     centre = float(log_probs(q, np.asarray(q.mean)[None])[0])
     radius = q.radius(centre - log_probs(q, draws))

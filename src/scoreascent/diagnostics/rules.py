@@ -174,8 +174,10 @@ def differs_from_chains(m: Measured) -> Finding | None:
 
 def heavy_tails(m: Measured) -> Finding | None:
     """A coordinate has no variance that could be known."""
-    light_mode = m.parts > 1 and _is_near(m)  # one that is far looks like a tail
-    if m.has_chains and m.tail > MAX_TAIL and not light_mode:
+    # a light mode that is far looks like a tail; and where q knows a tail's shape its numbers are
+    # either known or not shown
+    known = (m.parts > 1 and _is_near(m)) or (m.bent and _covers(m))
+    if m.has_chains and m.tail > MAX_TAIL and not known:
         return Finding(
             NO_MOMENTS,
             f"a coordinate's tails are so heavy (Pareto shape {m.tail:.2f}) that its variance "
@@ -206,7 +208,7 @@ def too_narrow(m: Measured) -> Finding | None:
         return Finding(
             UNSEEN,
             f"by draws that are wider than q, it lacks {m.lacking:.0%} of a variance, which chains "
-            "of its own proposals cannot see",
+            "have not seen",
             "gradient moves such as Cycle(IMH(), HMC()), or a Student-t family",
         )
     return None
@@ -340,8 +342,7 @@ def sticks(m: Measured) -> Finding | None:
 def close(m: Measured) -> Finding | None:
     """The draws of q are nearly draws of π."""
     near = m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH
-    nearer = m.k_hat <= MAX_USABLE_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
-    return Finding(GOOD, _share(m)) if near or nearer else None
+    return Finding(GOOD, _share(m)) if near or _covers(m) else None
 
 
 # Where π is not of q's shape, chains that find their own way tell whether its moments are q's.
@@ -446,6 +447,11 @@ def _moving(m: Measured) -> Finding:
 def _is_near(m: Measured) -> bool:
     """Tell whether draws of q are nearly as good as the posterior's."""
     return m.k_hat <= MAX_GOOD_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
+
+
+def _covers(m: Measured) -> bool:
+    """Tell whether most draws of q are as good as the posterior's, though a few may weigh much."""
+    return m.k_hat <= MAX_USABLE_K and m.worth >= MIN_WORTH_IF_K_IS_HIGH
 
 
 def _share(m: Measured) -> str:

@@ -30,10 +30,14 @@ class Family(ABC):
     points of weight zero lie anywhere. Updates by moments need it; nothing else does.
 
     `is_sparse` says that time and memory are linear in d because the covariance has few free
-    directions; the automatic fit then takes fewer chains and always adds gradient moves.
+    directions; the automatic fit then takes fewer chains and always adds gradient moves. `is_bent`
+    says that q is the image T(ε) of normal noise under a map that is not affine, with
+    `forward(noise)` and `inverse(z)`, each of which also gives log |det T'(ε)|; instruments then
+    look at the posterior in the space of ε.
     """
 
     is_sparse: ClassVar[bool] = False
+    is_bent: ClassVar[bool] = False
 
     @property
     @abstractmethod

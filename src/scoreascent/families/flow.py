@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from scoreascent._extras import require
-from scoreascent._structs import Config, check_count, pytree, x64
+from scoreascent._structs import Config, check_count, pytree, unchecked, x64
 from scoreascent.families._numbers import check_fit, dot, matrix, vector
 from scoreascent.families.base import Family
 from scoreascent.families.fullrank import FullRank, lower, tril_of
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
 MAX_DIM = 200  # beyond, what the layers would have to learn is more than chains can tell them
-MAX_LAYERS = 16  # with scales of e^±4 a layer, float32 holds what comes out of so many
-LOG_SCALE = 4.0  # the most that one layer changes the logarithm of a coordinate's scale
+LAYERS, MAX_LAYERS = 8, 16
+STRAIGHT = 8.0  # sds, within which what a layer sees goes straight on
+LOG_SCALE = 4.0  # the most that a layer's network changes the logarithm of a scale,
+MAX_LOG_SCALE = 20.0  # and what is straight
 MOMENT_POINTS = 2048  # over which moments are averages
 
 
@@ -40,7 +42,7 @@ class Net(Config):
     hidden weights begin at random numbers of `seed`.
     """
 
-    layers: int = 8
+    layers: int = LAYERS
     width: int = 32
     knots: int = 8
     interval: float = 5.0
@@ -76,6 +78,8 @@ class Flow(Family):
     (5, 2)
     """
 
+    is_bent: ClassVar[bool] = True
+
     loc: Float[Array, " d"]
     raw: Float[Array, "d d"]
     theta: Float[Array, " p"]
@@ -107,9 +111,19 @@ class Flow(Family):
         """The flow that begins as N(q.mean, q.cov); `net` are settings of `Net`."""
         _check_dim(q.dim)
         base = q if isinstance(q, FullRank) else FullRank.from_moments(q.mean, q.cov)
-        settings = Net(**net)
+        settings = Net(**{"layers": max(LAYERS, 2 * _bits(base.dim)), **net})
         theta = _first_theta(settings, base.dim, str(base.loc.dtype))
         return cls(base.loc, base.raw, jnp.asarray(theta), settings)
+
+    def begun_at(self, base: FullRank) -> Flow:
+        """Return the flow of the same net that begins as this Gaussian."""
+        theta = jnp.asarray(_first_theta(self.net, self.dim, str(base.loc.dtype)))
+        return unchecked(self, loc=base.loc, raw=base.raw, theta=theta)
+
+    @property
+    def straight(self) -> np.ndarray[Any, Any]:
+        """1 for the weights in `theta` of what goes straight on beyond what points show, else 0."""
+        return _parts(self.net, self.dim, str(self.loc.dtype)).straight
 
     @property
     def dim(self) -> int:
@@ -234,6 +248,15 @@ class _Parts(NamedTuple):
     orders: tuple[Any, Any]
 
     @property
+    def straight(self) -> np.ndarray[Any, Any]:
+        """1 for the weights of what is straight: those of each layer that stand last."""
+        dim = self.orders[0].shape[1]
+        count = dim // 2 * 2 * (dim - dim // 2)
+        layers = np.zeros(self.layer_shape, np.float32)
+        layers[:, max(0, self.layer_shape[1] - count) :] = 1
+        return np.concatenate([np.zeros(math.prod(self.spline_shape), np.float32), layers.ravel()])
+
+    @property
     def size(self) -> int:
         """The number of all weights."""
         return math.prod(self.spline_shape) + math.prod(self.layer_shape)
@@ -270,14 +293,15 @@ def _parts(net: Net, dim: int, dtype: str) -> _Parts:
 
 
 def _coupling(net: Net, dim: int, affine: Any) -> Any:
-    """Return one layer, whose network sees the conditioning half through arsinh.
+    """Return one layer, whose network sees the conditioning half through arsinh, and past it.
 
-    Coordinates may lie far out, where a funnel's neck is narrow and its mouth wide.
+    Coordinates may lie far out, where a funnel's neck is narrow and its mouth wide. But beyond what
+    points show, the logarithm of a scale goes on as a straight line rather than not at all.
     """
     bijections = require("flowjax.bijections", "flows", "Flow")
     equinox = require("equinox", "flows", "Flow")
     wrap = require("paramax", "flows", "Flow").Parameterize
-    scale = wrap(lambda x: jnp.exp(LOG_SCALE * jnp.tanh(x / LOG_SCALE)), jnp.zeros(()))
+    scale = wrap(lambda x: jnp.exp(MAX_LOG_SCALE * jnp.tanh(x / MAX_LOG_SCALE)), jnp.zeros(()))
     affine = equinox.tree_at(lambda a: (a.loc, a.scale), affine, (jnp.zeros(()), scale))
     layer = bijections.Coupling(
         jax.random.key(0),
@@ -288,9 +312,20 @@ def _coupling(net: Net, dim: int, affine: Any) -> Any:
         nn_depth=1,
         nn_activation=jnp.tanh,
     )
-    squash = equinox.nn.Lambda(jnp.arcsinh)
-    network = equinox.nn.Sequential([squash, layer.conditioner])
-    return equinox.tree_at(lambda c: c.conditioner, layer, network)
+    network, inputs, outputs = layer.conditioner, dim // 2, layer.conditioner.out_size
+
+    class Conditioner(equinox.Module):  # type: ignore[misc, name-defined]
+        network: Any
+        straight: Any
+
+        def __call__(self, x: Any) -> Any:
+            bent = self.network(jnp.arcsinh(x)).reshape(-1, 2)
+            bent = bent.at[:, 1].set(LOG_SCALE * jnp.tanh(bent[:, 1] / LOG_SCALE))
+            near = x / (1 + (x / STRAIGHT) ** 4) ** 0.25
+            return bent.ravel() + self.straight(near)
+
+    straight = equinox.nn.Linear(inputs, outputs, use_bias=False, key=jax.random.key(0))
+    return equinox.tree_at(lambda c: c.conditioner, layer, Conditioner(network, straight))
 
 
 def _orders(dim: int, layers: int) -> np.ndarray[Any, Any]:
@@ -299,12 +334,17 @@ def _orders(dim: int, layers: int) -> np.ndarray[Any, Any]:
     Layers take turns with the bits of the coordinates' numbers, and with their order, so that of
     any two coordinates each comes to look at the other if there are layers enough.
     """
-    bits = max(1, math.ceil(math.log2(max(dim, 2))))
+    bits = _bits(dim)
     orders = np.zeros((layers, dim), int)
     for i in range(layers):
         order = np.argsort((np.arange(dim) >> (i // 2 % bits)) & 1, kind="stable")
         orders[i] = order[::-1] if i % 2 else order
     return orders
+
+
+def _bits(dim: int) -> int:
+    """Return how many bits the coordinates' numbers have."""
+    return max(1, (dim - 1).bit_length())
 
 
 def _first_theta(net: Net, dim: int, dtype: str) -> Any:
@@ -347,6 +387,12 @@ def _moments(q: Flow) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     mean = jnp.mean(z, 0)
     away = (z - mean) / math.sqrt(len(z))
     return mean, dot(away.T, away)
+
+
+def require_flows(dim: int) -> None:
+    """Raise if a flow of so many coordinates cannot be had here, or should not be."""
+    _check_dim(dim)
+    require("flowjax", "flows", "Flow")
 
 
 def _check_dim(dim: int) -> None:

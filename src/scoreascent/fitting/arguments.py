@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
 
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family
+from scoreascent.families.flow import require_flows
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import Replicate, State, Trace, first_q
 from scoreascent.methods import Method
 from scoreascent.run import Start
+from scoreascent.searches import has_gradient
 from scoreascent.target import Target, stack
 from scoreascent.update import Update, as_update
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
+FamilyName = Literal["auto", "flow"]
 MIN_CHAINS = 4  # whose averages are compared
 MIN_TOLERANCE = 0.005  # posterior sds; a finer one would take some hundred thousand draws
 
@@ -46,6 +49,7 @@ class Arguments:
     average: bool | float
     stop: Converged | Ladder | None
     tolerance: float
+    family: FamilyName
     chains: int | None
     batch: int | None
     progress: bool
@@ -68,6 +72,7 @@ def check(
     average: Any,
     stop: Any,
     tolerance: Any,
+    family: Any,
     chains: Any,
     batch: Any,
     replications: Any,
@@ -125,6 +130,7 @@ def check(
         average=average,
         stop=stop,
         tolerance=_check_tolerance(tolerance),
+        family=_check_family(family, target, method, q0),
         chains=None if chains is None else check_count("chains", chains, MIN_CHAINS),
         batch=None if batch is None else check_count("batch", batch, 1),
         progress=progress,
@@ -183,6 +189,22 @@ def _check_tolerance(tolerance: Any) -> float:
             f"got {tolerance!r}"
         )
     return float(tolerance)
+
+
+def _check_family(family: Any, target: Target, method: Method | None, q0: Any) -> FamilyName:
+    if family not in get_args(FamilyName):
+        raise ValueError(f"family must be 'auto' or 'flow', got {family!r}")
+    if family == "auto":
+        return "auto"
+    if method is not None or q0 is not None:
+        raise ValueError(
+            "family is for an automatic fit that chooses its own start, but "
+            f"{'a method' if method is not None else 'q0'} is given; leave one of the two out"
+        )
+    require_flows(target.dim)
+    if not has_gradient(target):
+        raise ValueError("family='flow' needs a log_density that jax can differentiate")
+    return "flow"
 
 
 def _check_path(checkpoint: Any) -> Path:

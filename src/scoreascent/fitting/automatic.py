@@ -48,21 +48,39 @@ from scoreascent._batches import log_probs
 from scoreascent._random import fold_in, split
 from scoreascent.diagnostics.draws import standard_errors
 from scoreascent.diagnostics.measure import sd_growth
-from scoreascent.diagnostics.rules import GOOD, LONGER, MAX_GROWTH, STUCK, UNSEEN, WEIGH
+from scoreascent.diagnostics.rules import (
+    GOOD,
+    LONGER,
+    MAX_GROWTH,
+    NO_MOMENTS,
+    STUCK,
+    UNSEEN,
+    WEIGH,
+)
 from scoreascent.diagnostics.verdict import Diagnosis
-from scoreascent.families import Family, FullRank, FullRankStudentT, MeanField, Mixture
+from scoreascent.families import (
+    Defensive,
+    Family,
+    Flow,
+    FullRank,
+    FullRankStudentT,
+    MeanField,
+    Mixture,
+)
 from scoreascent.families.base import can_match
+from scoreascent.families.flow import require_flows
 from scoreascent.fitting import by_method
 from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.centring import centred, is_open
+from scoreascent.fitting.flows import Rounds, trained
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
 from scoreascent.fitting.stopping import Converged
 from scoreascent.fitting.tails import heavier
 from scoreascent.fitting.tempered import tempered
-from scoreascent.kernels import HMC, IMH, Count, Cycle, Kernel
+from scoreascent.kernels import HMC, IMH, Count, Cycle, InBase, Kernel
 from scoreascent.methods import pmcsa
 from scoreascent.run import TOLERANCE, Start
 from scoreascent.schedules import Decay
@@ -85,6 +103,10 @@ MIN_WORTH_TO_STAY = 0.85  # below it, what is not known well is not known from p
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
+# Where a flow has learnt the posterior's shape, chains are in its base space
+IN_BASE = InBase(Cycle(IMH(Defensive(alpha=0.8)), HMC(length=1.5, acceptance=0.8, max_steps=16)))
+MAX_FLOW = 50  # dimensions in which the fit turns to one, for so many stages of so many steps
+FLOW_STAGES, FLOW_STEPS = 2, 1280
 # In many dimensions chains move by themselves, by trajectories of several lengths
 ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True, caution=20.0)
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
@@ -115,6 +137,7 @@ def fit(given: Arguments) -> Result:
         console.print(f"auto: {text}")
 
     key_start, key_fit, key_judge = split(given.key, 3)
+    key_flow = fold_in(key_start, 8)
     differentiable = has_gradient(given.target)
     pilot = Count(0, 0)
     if differentiable and given.q is None and given.start is None and is_open(given.target):
@@ -124,6 +147,7 @@ def fit(given: Arguments) -> Result:
     stage, kernel = _first_stage(given, differentiable, key_start, say)
     rule = stage.stop if isinstance(stage.stop, Ladder) else _first_rule(given)
     cost = pilot if stage.start is None else pilot.plus(stage.start.evaluations)
+    bent_at = 0  # as many when it turned to a flow
     begun: list[int] = []  # how many stages there were whenever the fit began anew
     for number in itertools.count(1):
         result = _fit(
@@ -143,9 +167,14 @@ def fit(given: Arguments) -> Result:
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
         if result.status in ("interrupted", "stopped"):
             break
+        if _bends(given, result, diagnosis, kernel, say):
+            stage, kernel = _flow(given, result.q, result.states, key_flow, say), IN_BASE
+            stage, bent_at = replace(stage, start=_gone_on(result, stage)), number
+            continue
         next_kernel = _next_kernel(kernel, diagnosis, differentiable)
         most = MAX_STAGES if diagnosis.verdict == LONGER else MAX_STAGES - 1
-        last = next_kernel is None or number - (begun or [0])[-1] >= most
+        most = FLOW_STAGES if kernel == IN_BASE else most
+        last = next_kernel is None or number - max(bent_at, *begun, 0) >= most
         key_anew = fold_in(key_start, number)
         start = _other_start(given, result, diagnosis, begun, last, key_anew, say)
         if start is not None:
@@ -175,6 +204,9 @@ def _first_stage(
     if differentiable and _is_for_chains(given):
         return _ladder(given, key, say), ON_THEIR_OWN
     start, q = _start(given, key, say)
+    if given.family == "flow":
+        assert start is not None
+        return replace(_flow(given, q, None, key, say), start=start), IN_BASE
     kernel: Kernel = PROPOSALS_ALONE
     every = EVERY
     if start is not None:
@@ -206,7 +238,7 @@ def _stage(given: Arguments, q: Family, kernel: Kernel, every: int = EVERY) -> A
 def _is_for_chains(given: Arguments) -> bool:
     """Tell whether nothing was asked for and independent proposals would hardly be accepted."""
     asked = (given.start, given.q, given.update, given.stop, given.average or None)
-    nothing = all(x is None for x in asked)
+    nothing = all(x is None for x in asked) and given.family == "auto"
     return nothing and MIN_LADDER <= given.target.dim <= MAX_LADDER
 
 
@@ -239,6 +271,55 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     return replace(stage, q=start.q, start=start)
 
 
+def _bends(
+    given: Arguments, result: Result, diagnosis: Diagnosis, kernel: Kernel, say: Say
+) -> bool:
+    """Tell whether a flow should take over: gradient moves did not help a Gaussian to be good."""
+    asked = (given.q, given.start, given.update, given.stop, given.average or None)
+    if any(x is not None for x in asked) or kernel not in (WITH_GRADIENTS, WITH_CARE):
+        return False
+    has_looked = result.start is not None and not np.isnan(result.start.log_evidence)
+    if isinstance(result.q, Mixture) and not has_looked:  # for more modes
+        return False
+    if not 2 <= result.q.dim <= MAX_FLOW:
+        return False
+    elsewhere = diagnosis.verdict == UNSEEN and diagnosis.stray_at is not None
+    if diagnosis.verdict not in (STUCK, UNSEEN, LONGER, WEIGH) or elsewhere:
+        return False
+    if diagnosis.verdict == LONGER and diagnosis.status == "converged":
+        return False
+    if result.states is None:
+        return False
+    try:
+        require_flows(result.q.dim)
+    except ModuleNotFoundError as error:
+        say(f"a flow may serve here, but {error}")
+        return False
+    say(f"turns to a flow, because {diagnosis.reason}")
+    return True
+
+
+def _flow(given: Arguments, q: Family, states: Any, key: PRNGKeyArray, say: Say) -> Arguments:
+    """Return the arguments of a stage with a flow, trained on states if there are any."""
+    flow = Flow.from_gaussian(q.envelope())
+    if states is not None:
+        flow = trained(flow, states, key)
+    n = given.chains or _chains(flow, given.tolerance)
+    steps = FLOW_STEPS if given.steps is None else given.steps
+    stop = Rounds(tolerance=given.tolerance / standard_errors(n), most=steps)
+    say(f"family: {flow.describe()}, trained on the chains' states each time steps have doubled")
+    say(f"kernel: {IN_BASE!r}; chains: {n}")
+    method = pmcsa(n, IN_BASE, batch=given.batch)
+    return replace(given, method=method, q=flow, update=Still(), steps=steps, stop=stop)
+
+
+def _gone_on(result: Result, stage: Arguments) -> Start:
+    """Return a start at the stage's q, with the chains where they are."""
+    assert stage.q is not None
+    start = result.start or Start(result.q, (), (0.0,), 1, True, (0, 0))
+    return replace(start, q=stage.q, z=result.state.eta.z, before=start.first_q)
+
+
 def _late_points(given: Arguments, target: Target, key: PRNGKeyArray) -> tuple[Any, Count]:
     """Return where chains that move by themselves are after a few steps."""
     quiet = replace(given, progress=False, throw=False, checkpoint=None, callback=None)
@@ -256,6 +337,9 @@ def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> 
     """Return the kernel of the next stage; None if there should be none."""
     if kernel == ON_THEIR_OWN:
         return None
+    if kernel == IN_BASE:
+        good = diagnosis.verdict in (GOOD, WEIGH, NO_MOMENTS)
+        return None if good else IN_BASE
     worth = diagnosis.ess / diagnosis.draws
     enough = worth >= (MIN_WORTH if diagnosis.verdict == GOOD else MIN_WORTH_TO_STAY)
     enough = enough and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
@@ -269,12 +353,9 @@ def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> 
 
 def _next_stage(stage: Arguments, result: Result, kernel: Kernel, say: Say) -> Arguments:
     """Return the arguments of a stage at the fitted q, with the chains where they are."""
-    start = stage.start or Start(result.q, (), (0.0,), 1, True, (0, 0))
     q = _family(result, say)
-    start = replace(start, q=q, z=result.state.eta.z, before=start.first_q)
-    n = result.method.chains
-    method = pmcsa(n, kernel, batch=stage.batch)
-    return replace(stage, method=method, q=q, start=start)
+    stage = replace(stage, method=pmcsa(result.method.chains, kernel, batch=stage.batch), q=q)
+    return replace(stage, start=_gone_on(result, stage))
 
 
 def _other_start(

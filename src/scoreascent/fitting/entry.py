@@ -11,7 +11,7 @@ import optax
 from scoreascent._cache import use_cache_if_asked
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
-from scoreascent.fitting.arguments import check
+from scoreascent.fitting.arguments import FamilyName, check
 from scoreascent.fitting.result import Result
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
@@ -35,6 +35,7 @@ def fit(
     average: bool | float = False,
     stop: Converged | None = None,
     tolerance: float = TOLERANCE,
+    family: FamilyName = "auto",
     chains: int | None = None,
     batch: int | None = None,
     replications: int | None = None,
@@ -71,6 +72,9 @@ def fit(
             anew.
         tolerance: how far means may be off, in posterior sds, and sds, as a share, in a fit that
             the verdict calls good; an automatic fit goes on until they are known that well.
+        family: "flow" for a normalising flow from the start; "auto" turns to one where the
+            posterior is not of a Gaussian's shape and chains do not tell it otherwise (extra
+            `flows`).
         chains: how many chains an automatic fit runs; without it, as many as pay (see the guide).
         batch: so many of an automatic fit's chains are moved at a time, where memory is short; the
             same chains come out, but for rounding.
@@ -109,6 +113,7 @@ def fit(
         average=average,
         stop=stop,
         tolerance=tolerance,
+        family=family,
         chains=chains,
         batch=batch,
         replications=replications,

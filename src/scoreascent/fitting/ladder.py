@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -64,6 +64,8 @@ class Ladder(Config):
     Ladder(tolerance=0.05)
     """
 
+    slopes: ClassVar[bool] = True  # whether gradients are kept beside the states
+
     tolerance: float = 0.0285
     rhat: float = 1.04
     first: int = 5
@@ -110,7 +112,7 @@ class Ladder(Config):
         """Return no states yet, of a run that begins in this state (its shapes are enough)."""
         if many:
             raise ValueError("a ladder is for one fit, not for replications")
-        points = jax.eval_shape(lambda s: kept_points(method, s, True), state)
+        points = jax.eval_shape(lambda s: kept_points(method, s, self.slopes), state)
         count = lambda n: np.asarray(n, np.int64)  # noqa: E731
         none = np.zeros((0, *points.shape), points.dtype)
         return Rungs(count(0), count(1), count(0), np.zeros(6), np.zeros(0, np.int64), none)
@@ -138,9 +140,8 @@ class Climb:
     callbacks and checkpoints, which cut the run elsewhere, change nothing.
     """
 
-    slopes = True
-
     def __init__(self, rule: Ladder, method: Method, rungs: Rungs, target: Target) -> None:
+        self.slopes = rule.slopes
         self.rule, self.windows, self._method, self._target = rule, rungs, method, target
         self.seen = Convergence(0)
         self.met = self.hopeless = False

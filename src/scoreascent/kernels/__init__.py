@@ -16,6 +16,7 @@ from scoreascent.kernels.compose import Adapted, Cycle
 from scoreascent.kernels.hmc import HMC, MALA
 from scoreascent.kernels.imh import IMH
 from scoreascent.kernels.moves import Moves, Parallel, Select, Sequential
+from scoreascent.kernels.straight import InBase
 
 __all__ = [
     "CIS",
@@ -26,6 +27,7 @@ __all__ = [
     "Adaptive",
     "Count",
     "Cycle",
+    "InBase",
     "Info",
     "Kernel",
     "Metropolis",

@@ -65,6 +65,10 @@ class Cycle(Config, Adaptive):
         """Retune each kernel by what it saw."""
         return tuple(k.retune(t, s, points) for k, t, s in zip(self.kernels, tuning, seen))
 
+    def afresh(self, tuning: Any, taken: int, stretch: float = 1.0) -> tuple[Any, ...]:
+        """Return tunings that learn as if after so many steps, of moves that much longer."""
+        return tuple(k.afresh(t, taken, stretch) for k, t in self._with(tuning))
+
     @property
     def is_independent(self) -> bool:
         """Whether all moves of all kernels are independent draws of q."""
