@@ -80,21 +80,22 @@ def climb(
     unit: Vector,
     most: int = MAX_ITERATIONS,
     rise: float = 0.0,
+    width: int = WIDTH,
 ) -> tuple[list[Path], int]:
     """Return the path of a search from each of the places, and the gradients they took in all.
 
     `unit` is a factor of a covariance matrix in whose coordinates the search is, a matrix or a
     diagonal. With `most` 0 the paths are the first places. A search also ends when a few steps in a
-    row have not brought more than `rise` nats each.
+    row have not brought more than `rise` nats each. So many at a time, `width`, are one program.
     """
-    rows = int(np.clip(MAX_PATH_NUMBERS // (WIDTH * target.dim), 4, MAX_ROWS))
+    rows = int(np.clip(MAX_PATH_NUMBERS // (width * target.dim), 4, MAX_ROWS))
     paths: list[Path] = []
     gradients = 0
-    for i in range(0, len(first), WIDTH):
-        batch = np.stack(first[i : i + WIDTH])
+    for i in range(0, len(first), width):
+        batch = np.stack(first[i : i + width])
         n = len(batch)
-        batch = np.concatenate([batch, np.repeat(batch[:1], WIDTH - n, axis=0)])
-        active = np.arange(WIDTH) < n
+        batch = np.concatenate([batch, np.repeat(batch[:1], width - n, axis=0)])
+        active = np.arange(width) < n
         level, above = (np.asarray(x, default_dtype()) for x in home[1:])
         told = _climb(
             target, Home(home.q, level, above), as_default(unit), as_default(batch), active,

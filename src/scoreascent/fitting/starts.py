@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import as_default
-from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent._structs import unchecked
@@ -18,6 +17,7 @@ from scoreascent.climbs import MAX_ITERATIONS, Home, climb
 from scoreascent.diagnostics.modes import MIN_WORTH, weigh_parts
 from scoreascent.diagnostics.weights import sample
 from scoreascent.families import Family, FullRank, LowRank, Mixture
+from scoreascent.fitting.places import MIN_WEIGHT, distinct, mixture, more
 from scoreascent.kernels import evaluate
 from scoreascent.run import Start
 from scoreascent.searches import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 PATHFINDER_ITERATIONS = 60  # of a search by Pathfinder, which draws at each of them
 PATH_PLACES = 8  # places of a path that are looked at if its end is no good
-MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as one
 MIN_MASS = np.exp(-5.0)  # a place with a smaller share of the best one's mass may be dropped
 MIN_VARIANCE = 0.02  # unless, times its squared distance in sds, it is at least this
 NEAR_BOX = (2.0,)  # where short searches begin, in every coordinate
@@ -51,7 +50,6 @@ RISE = 1.0  # nats a dimension and step, that a short search must bring
 MAX_BELOW = 10.0  # nats a dimension, of where one ends below the best
 FIRST_SCALE = 0.1  # of q, before the chains have told it anything
 MAX_MIXTURE = 50  # dimensions in which places that differ get a component each,
-MIN_WEIGHT = 0.02  # of a weight, as a share of the largest one, at least
 MIN_MASS_OF_PART = 1e-3  # that it is given
 POINTS = 512  # where chains begin, if one place was found later than the others
 MAX_SHARE = 0.9  # of the points there, however much mass it holds
@@ -204,31 +202,14 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), MIN_SHARE)
     parts = [g.z[np.isfinite(g.log_p)] for g in kept]
     z = np.concatenate([x[: max(1, round(w * len(x)))] for x, w in zip(parts, weights)])
-    places = _places(target, kept, cost)
+    places = distinct(target, kept, cost)
     agree = len(places) == 1
     q: Family = _family(kept, weights / weights.sum(), target.dim)
     if not agree and target.dim <= MAX_MIXTURE:
-        q = _mixture(places)
+        places = more(target, places, np.random.default_rng(len(found)), cost)
+        q = mixture(places)
     evaluations = (cost.densities, cost.gradients)
     return Start(q, jnp.asarray(as_default(z)), elbos, len(kept), agree, evaluations)
-
-
-def _places(target: Target, kept: list[Found], cost: Cost) -> list[Found]:
-    """Return the best of each place that was found, best first."""
-    places: list[Found] = []
-    for g in kept:
-        if not any(_is_one_place(target, other, g, cost) for other in places):
-            places.append(g)
-    return places
-
-
-def _mixture(places: list[Found]) -> Mixture:
-    """Return the mixture of the places' Gaussians, each with about the mass that it holds."""
-    mass = np.exp([g.elbo - places[0].elbo for g in places])
-    covs = [g.cov for g in places]
-    mean, weights = [g.mean for g in places], np.maximum(mass, MIN_WEIGHT)
-    mean, cov = (as_default(np.stack(x)) for x in (mean, covs))
-    return Mixture.from_moments(mean, cov, as_default(weights))
 
 
 def _nowhere(target: Target) -> str:
@@ -254,16 +235,6 @@ def _matters(g: Found, best: Found) -> bool:
     return bool(share > MIN_MASS or share * far > MIN_VARIANCE)
 
 
-def _is_one_place(target: Target, a: Found, b: Found, cost: Cost) -> bool:
-    """Tell whether two searches found one place: no valley between their Gaussians, or their ends.
-
-    Along a bent ridge the straight line between two Gaussians leaves it, but searches end alike.
-    """
-    if _valley(target, a.mean, b.mean, cost) < MAX_VALLEY:
-        return True
-    return _valley(target, a.end, b.end, cost) < MAX_VALLEY
-
-
 def _family(kept: list[Found], weights: Vector, dim: int) -> Family:
     """Return the Gaussian with the moments of the mixture of those that are kept."""
     mean = np.tensordot(weights, [g.mean for g in kept], 1)
@@ -273,14 +244,6 @@ def _family(kept: list[Found], weights: Vector, dim: int) -> Family:
         return LowRank.from_moments(as_default(mean), as_default(np.sqrt(var)), START_RANK)
     covs = [g.scale @ g.scale.T + np.outer(a, a) for g, a in zip(kept, away)]
     return FullRank.from_moments(as_default(mean), as_default(np.tensordot(weights, covs, 1)))
-
-
-def _valley(target: Target, a: Vector, b: Vector, cost: Cost) -> float:
-    """Return how far log p falls on the way from a to b, below the lower of the two."""
-    along = np.linspace(0, 1, DRAWS)[:, None]
-    log_p = log_probs(target, as_default(a + along * (b - a)))
-    cost.densities += DRAWS
-    return float(min(log_p[0], log_p[-1]) - np.nanmin(log_p))
 
 
 # -- BlackJAX's Pathfinder -------------------------------------------------------------------------
