@@ -32,7 +32,7 @@ class Swarm(NamedTuple):
     levels: int
 
 
-def runner(target: sa.Target, particles: int = PARTICLES) -> Any:
+def runner(target: sa.Target, particles: int = PARTICLES, moves: int = MOVES) -> Any:
     """Return the function of a key that takes particles from N(0, 10²) to the posterior."""
     import blackjax
     from blackjax.smc import extend_params, resampling
@@ -73,7 +73,7 @@ def runner(target: sa.Target, particles: int = PARTICLES) -> Any:
                 resampling.systematic,
                 lambda key, state, info: update(key, state, info, step),
                 tuned(step, blackjax.smc.tempered.init(z)),
-                num_mcmc_steps=MOVES,
+                num_mcmc_steps=moves,
                 target_ess=KEPT,
             )
 
