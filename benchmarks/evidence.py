@@ -40,7 +40,7 @@ RESULT = Path(__file__).parents[1] / "docs" / "results" / "evidence.csv"
 LEVEL, FAR = 0.9, 5.0  # of the intervals; errors beyond which a miss is no chance
 FEW = 2  # seeds of what takes long
 FULL_TURN = math.log(2 * math.pi)
-RUNS, PARTICLES, MOVES = 3, 1000, 100  # of SMC
+RUNS, PARTICLES, MOVES = 2, 1000, 50  # of SMC
 
 
 # -- what is known ---------------------------------------------------------------------------------
