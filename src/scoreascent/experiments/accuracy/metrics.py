@@ -66,8 +66,8 @@ def compare(fit: Fit, reference: Moments) -> dict[str, float]:
 def mass_error(draws: NDArray[Any], centres: NDArray[Any], masses: NDArray[Any]) -> float:
     """The largest error of a mode's mass; a draw belongs to the nearest centre.
 
-    >>> draws, centres = np.array([[-1.0], [2.0], [3.0], [9.0]]), np.array([[0.0], [4.0]])
-    >>> mass_error(draws, centres, np.array([0.4, 0.6])).round(3)
+    >>> draws, centres = np.array([[-1.0], [1.0], [3.0], [9.0]]), np.array([[0.0], [4.0]])
+    >>> round(mass_error(draws, centres, np.array([0.4, 0.6])), 3)
     0.1
     """
     if not np.all(np.isfinite(draws)):
