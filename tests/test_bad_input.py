@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 import scipy.stats
@@ -49,6 +51,18 @@ class Unhashable:
 
     def __call__(self, z: Any) -> Any:
         return gaussian(z)
+
+
+MATCHING = {"optimizer": sa.moment_matching()}
+
+
+def one_scale() -> None:
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    numpyro.sample("theta", dist.Normal(0, tau))
+
+
+def centring(of: Any) -> Any:
+    return lambda: sa.from_numpyro(one_scale, centring=of)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -103,7 +117,30 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "sd NaN": (lambda: sa.MeanField.from_moments([0.0], [np.nan]), "sd must be finite"),
     "mean infinite": (lambda: sa.MeanField.from_moments([np.inf], [1.0]), "mean must be finite"),
     "complex mean": (lambda: sa.MeanField.from_moments([1j], [1.0]), "mean must be real"),
+    "components 0": (lambda: sa.Mixture.standard(2, components=0), "components must be an integer"),
+    "components coincide": (
+        lambda: sa.Mixture.from_moments(np.zeros((2, 1), "f4"), np.ones((2, 1, 1), "f4")),
+        "mean and cov: components 0 and 1 coincide",
+    ),
+    "weights < 0": (
+        lambda: sa.Mixture.from_moments([[0.0], [9.0]], np.ones((2, 1, 1), "f4"), [1.0, -1.0]),
+        "weights must be 2 positive numbers",
+    ),
+    "components of particles": (
+        lambda: sa.tempered(TARGET, particles=64, components=50),
+        "components: 50 of 2 dimensions are more than 64 particles can tell",
+    ),
+    "components of points": (
+        fitted(method=sa.pmcsa(4), q0=sa.Mixture.standard(2, components=5), **MATCHING),
+        "q0 has 5 components, which 4 points at a time cannot tell apart",
+    ),
     "standard 0": (lambda: sa.MeanField.standard(0), "dim must be an integer"),
+    # sites that are stated otherwise
+    "centring word": (centring("some"), "centring must be 'auto', 'as written', or a dictionary"),
+    "centring of a scale": (centring({"tau": 0.5}), "'tau' cannot be stated otherwise, for its"),
+    "centring of nothing": (centring({"mu": 0.5}), "'mu' .* the model has no such latent site"),
+    "centring 2": (centring({"theta": 2.0}), r"centring\['theta'\] must lie between 0 and 1"),
+    "centring shape": (centring({"theta": np.ones(3)}), r"centring\['theta'\] must have a shape"),
     # kernels and methods
     "pmcsa n": (lambda: sa.pmcsa(0), "n must be an integer ≥ 1, got 0"),
     "jsa n": (lambda: sa.jsa(-1), "n must be an integer ≥ 1, got -1"),

@@ -138,16 +138,28 @@ def groups(n: Any, sd: float) -> sa.Target:
 
 
 def test_the_rule_is_the_share_of_precision_that_the_data_have() -> None:
-    """With n observations and a scale of one, that is n/(n + 1)."""
-    n = [0.5, 1.0, 4.0, 1000.0]
+    """With n observations and a scale of one, that is n/(n + 1); near an end it is the end."""
+    n = [0.2, 0.5, 1.0, 4.0]
     target = groups(n, 1.0)
     assert is_open(target)
     z = np.zeros((5, 5), np.float32)  # tau = 1, and no element away from zero
     found, cost = centred(target, jax.random.key(0), lambda *_: (z, Count(3, 4)), print)
-    np.testing.assert_allclose(found.data[-1], [1 / 3, 1 / 2, 4 / 5, 1.0], rtol=1e-5)
+    np.testing.assert_allclose(found.data[-1], [0.0, 1 / 3, 1 / 2, 1.0], rtol=1e-5)
     assert cost == Count(3, 4 + 2 * 5 * 4)
     assert not is_open(found)
     np.testing.assert_allclose(stated(found, np.ones(4)).log_prob(z[0]), target.log_prob(z[0]))
+
+
+@pytest.mark.parametrize(("lowest", "expected"), [(-6.0, 0.0), (-0.1, 0.49)])
+def test_a_scale_that_may_be_next_to_nothing_is_not_centred(lowest: float, expected: float) -> None:
+    """One that is known is: the mean of the shares is above a half in both."""
+    target = groups([1.2], 1.0)
+    z = np.zeros((200, 2), np.float32)
+    z[:, 0] = np.linspace(lowest, 3.0, 200)  # log tau
+    share = 1 - 1 / (1 + 1.2 * np.exp(2 * z[:, 0]))
+    assert np.mean(share) > 0.3
+    found, _ = centred(target, jax.random.key(0), lambda *_: (z, Count(3, 4)), print)
+    np.testing.assert_allclose(found.data[-1], expected, atol=0.1)
 
 
 @pytest.mark.slow

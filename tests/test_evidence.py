@@ -68,6 +68,10 @@ def test_a_bridge_where_weights_have_no_variance() -> None:
     assert found.how == "bridge"
     assert found.k_hat > 0.5
     assert abs(found.value) < 4 * found.error < 0.5
+    # also where k̂ happens to be small, which is where the average of weights is too low
+    again = [result.log_evidence(key) for key in range(10)]
+    assert {x.how for x in again} == {"bridge"}
+    assert all(abs(x.value) < 4 * x.error for x in again)
 
 
 def bridge_z(log_ratio: Any, seed: int, chains: Any) -> float:
@@ -147,6 +151,33 @@ def test_rival_models_are_ordered_as_their_exact_evidence() -> None:
     assert max(row.elpd_difference for row in table.rows) == 0
     assert "log evidence" in str(table)
     assert "elpd" in str(table)
+
+
+@pytest.mark.slow
+def test_elpd_is_arviz_leave_one_out_and_pairs_the_data() -> None:
+    arviz = pytest.importorskip("arviz")
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, 30).astype(np.float32)
+    y = (2 * x + 0.5 * rng.normal(size=30)).astype(np.float32)
+    results = {
+        degree: sa.fit(
+            sa.from_numpyro(line, x, y, degree), sa.pmcsa(64), steps=400, progress=False,
+            optimizer=sa.moment_matching(), q0=sa.FullRank.standard(degree + 1), average=True,
+        )
+        for degree in (0, 1)
+    }  # fmt: skip
+    named = {f"degree {k}": result for k, result in results.items()}
+    table = sa.compare(named)
+    for name, result in named.items():
+        loo = arviz.loo(result.to_arviz(draws=result.draws_from))
+        expected = loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd
+        assert table[name].elpd == pytest.approx(float(expected), abs=1e-3)
+    flat = table["degree 0"]
+    assert table["degree 1"].elpd_difference == 0
+    assert flat.elpd_difference == pytest.approx(flat.elpd - table["degree 1"].elpd)
+    # of the same points: their common luck cancels
+    assert flat.elpd_difference_error < np.hypot(flat.elpd_error, table["degree 1"].elpd_error)
+    assert flat.elpd_difference < -3 * flat.elpd_difference_error
 
 
 def test_bad_comparisons_are_named() -> None:

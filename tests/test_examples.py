@@ -129,10 +129,25 @@ def test_mean_field_fails_and_is_called_out(run, tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+@pytest.mark.slow
+def test_two_modes(run):
+    """Labels that nothing tells apart: each order has half of the mass, by symmetry."""
+    (results, table, _), out = run("two_modes", draws=100)
+    diagnosis = results[2].diagnosis
+    check_printed(out, diagnosis)
+    assert diagnosis.verdict == GOOD
+    mean = np.asarray(results[2].sample(3, 4000)["mean"])
+    above = np.mean(mean[:, 0] > mean[:, 1])
+    assert above == pytest.approx(0.5, abs=0.03)
+    assert off(results[2], {"spread": (5.45, 0.62)}) < 0.1  # of NUTS, for which modes are alike
+    assert table.rows[0].name == "2 kinds"
+    assert table["1 kinds"].difference < -7
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 5
+    assert len(SCRIPTS) == 6

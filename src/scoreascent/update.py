@@ -151,6 +151,12 @@ class MomentMatching(Config, Update):
             raise ValueError(
                 f"moment_matching needs a method that moves points, such as pmcsa, got {method!r}"
             )
+        n, parts = len(points.z), getattr(q, "components", 1)
+        if n < parts:
+            raise ValueError(
+                f"q0 has {parts} components, which {n} points at a time cannot tell apart; move at "
+                "least as many points, or give fewer components"
+            )
         rate = jnp.asarray(self.rate(memory), q.mean.dtype)
         moved = q.match(points.z, points.weight, rate)  # type: ignore[attr-defined]
         change = jax.tree.map(lambda new, old: (new - old) / rate, moved, q)

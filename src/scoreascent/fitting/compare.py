@@ -175,4 +175,14 @@ def _render(comparison: Comparison) -> str:
 
 
 def _pair(value: float, error: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.2f} ± {error:.2f}"
+    """Show a number to two digits of its error.
+
+    >>> _pair(-230.94123, 0.00342), _pair(-12.3456, 1.234), _pair(0.0, 0.0)
+    ('-230.9412 ± 0.0034', '-12.3 ± 1.2', '0')
+    """
+    if np.isnan(value):
+        return "–"
+    if not error > 0:
+        return f"{value:.4g}"
+    digits = int(np.clip(1 - np.floor(np.log10(error)), 0, 4))
+    return f"{value:.{digits}f} ± {error:.{digits}f}"

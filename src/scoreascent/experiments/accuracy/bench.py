@@ -15,7 +15,8 @@ import pandas as pd
 from rich.console import Console
 
 from scoreascent.experiments.accuracy import own, reference, show
-from scoreascent.experiments.accuracy.metrics import compare
+from scoreascent.experiments.accuracy.entry import Entry
+from scoreascent.experiments.accuracy.metrics import Fit, compare, mass_error
 from scoreascent.experiments.accuracy.models import MODELS, entry
 from scoreascent.experiments.accuracy.peers import PEERS, peer
 from scoreascent.experiments.experiment import Experiment
@@ -26,7 +27,7 @@ from scoreascent.experiments.store import Frames, RunFolder, StoredRun
 REFUSALS = (ValueError, RuntimeError, FloatingPointError)
 MEASURED = (
     "mean_error", "sd_error", "sd_ratio", "coverage", "k_hat", "own_mean_error", "own_sd_error",
-    "quantile_error", "densities", "gradients",
+    "quantile_error", "mass_error", "densities", "gradients",
 )  # fmt: skip
 LONGEST_NOTE = 200  # in letters
 
@@ -97,6 +98,7 @@ def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -
             result = {
                 **compare(fit, expected),
                 **own.errors(fit.shown or own.of_draws(target, fit.draws), known),
+                "mass_error": _mass_error(fit, model),
                 "densities": fit.densities,
                 "gradients": fit.gradients,
             }
@@ -108,6 +110,13 @@ def compute(cell: Cell, settings: Settings, store: RunFolder, deadline: float) -
         result |= {"clock": seconds, "verdict": verdict, "note": note}
         rows.append({**about, "seed": seed, **result})
     return {"table": pd.DataFrame(rows)}
+
+
+def _mass_error(fit: Fit, model: Entry) -> float:
+    """The largest error of a mode's mass; NaN where the model has no modes to speak of."""
+    if model.masses is None:
+        return np.nan
+    return mass_error(fit.draws if fit.shown_z is None else fit.shown_z, *model.masses())
 
 
 def draw(run: StoredRun, console: Console) -> None:

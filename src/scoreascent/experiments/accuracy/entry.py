@@ -22,10 +22,10 @@ class Entry:
     """A posterior of the suite: a NumPyro `model` with its `data`, or a `density` of its own.
 
     A `regular` one has a single mode, and no region where its scale shrinks without end: a fit can
-    be asked to be right. Of the others it is asked not to be called good. What is `held_out` was
-    not looked at while the library's defaults were chosen; the flags were set before any of them
-    were tried. `exact` gives moments where they are known, `masses` where modes are, and how much
-    is near each. The `reason` says why it is there.
+    be asked to be right. Of the others it is asked not to be called good if it is not. What is
+    `held_out` was not looked at while the library's defaults were chosen; the flags were set before
+    any of them were tried. `exact` gives moments where they are known, `masses` where modes are,
+    and how much is near each. The `reason` says why it is there.
     """
 
     dim: int

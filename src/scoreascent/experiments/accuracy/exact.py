@@ -55,6 +55,11 @@ class Modes:
                 enumerate(self.centres.T)]  # fmt: skip
         return Moments(mean, sd, np.array(rows))
 
+    @property
+    def masses(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The centres and the mass of each."""
+        return self.centres, self.weights
+
     def _cdf(self, i: int) -> Callable[[float], float]:
         """The distribution function of one coordinate."""
         return lambda x: float(self.weights @ ndtr(x - self.centres[:, i]))
@@ -142,6 +147,7 @@ IRREGULAR: dict[str, Entry] = {
         "two modes ten sds apart, 0.4 and 0.6",
         density=lambda: two_modes().target,
         exact=lambda: two_modes().moments,
+        masses=lambda: two_modes().masses,
         regular=False,
     ),
     "trimodal": Entry(
@@ -149,6 +155,7 @@ IRREGULAR: dict[str, Entry] = {
         "three modes eight sds apart, 0.5, 0.3 and 0.2",
         density=lambda: three_modes().target,
         exact=lambda: three_modes().moments,
+        masses=lambda: three_modes().masses,
         regular=False,
         held_out=True,
     ),

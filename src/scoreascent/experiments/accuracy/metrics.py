@@ -15,6 +15,7 @@ from scoreascent.experiments.accuracy.moments import LEVELS, Moments
 # a fit is called right up to these errors
 RIGHT_MEAN = 0.1  # posterior sds
 RIGHT_SD = 0.05  # logarithms of ratios of sds
+RIGHT_MASS = 0.02  # of a mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,8 @@ class Fit:
 
     `draws` are of the fitted q, or of a chain; `log_weights` are log π/q at them, if there is a q.
     A gradient counts once, its value included; `densities` are evaluations without one. `shown` are
-    the numbers that the method shows of the model's own space, if they are not those of `draws`.
+    the numbers that the method shows of the model's own space, if they are not those of `draws`,
+    and `shown_z` the draws (n, d) that it shows, likewise.
     """
 
     mean: NDArray[Any]
@@ -34,6 +36,7 @@ class Fit:
     gradients: float = np.nan
     verdict: str = ""
     shown: Any = None
+    shown_z: NDArray[Any] | None = None
 
 
 def compare(fit: Fit, reference: Moments) -> dict[str, float]:
@@ -58,6 +61,20 @@ def compare(fit: Fit, reference: Moments) -> dict[str, float]:
         "coverage": float(np.mean(mass)),
         "k_hat": np.nan if fit.log_weights is None else k_hat_of(fit.log_weights),
     }
+
+
+def mass_error(draws: NDArray[Any], centres: NDArray[Any], masses: NDArray[Any]) -> float:
+    """The largest error of a mode's mass; a draw belongs to the nearest centre.
+
+    >>> draws, centres = np.array([[-1.0], [1.0], [3.0], [9.0]]), np.array([[0.0], [4.0]])
+    >>> round(mass_error(draws, centres, np.array([0.4, 0.6])), 3)
+    0.1
+    """
+    if not np.all(np.isfinite(draws)):
+        return np.inf
+    square = np.sum(centres**2, 1) - 2 * draws @ centres.T  # up to what all centres have
+    owned = np.bincount(np.argmin(square, 1), minlength=len(masses)) / len(draws)
+    return float(np.max(np.abs(owned - masses)))
 
 
 def is_right(mean_error: Any, sd_error: Any) -> Any:

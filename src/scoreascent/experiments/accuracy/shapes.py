@@ -97,7 +97,7 @@ def _apart(rng: np.random.Generator, count: int, dim: int, width: float, gap: fl
 
 
 def forty_modes() -> Mixed:
-    """Forty modes of sds between 0.5 and 1.5 in a square of side forty, of unequal weights."""
+    """Forty modes of sds between 0.5 and 1.2 in a square of side forty, of unequal weights."""
     rng = np.random.default_rng(11)
     centres = _apart(rng, 40, 2, 20.0, 5.0)
     return Mixed(rng.uniform(1, 4, 40), centres, np.exp(rng.uniform(np.log(0.5), np.log(1.2), 40)))
@@ -210,6 +210,12 @@ def label_moments() -> Moments:
     return Moments(np.full(LABELS, mean), np.full(LABELS, sd), np.array([quantiles] * LABELS))
 
 
+def label_masses() -> tuple[Numbers, Numbers]:
+    """Every order of the three labels is as likely, whatever the means are."""
+    orders = np.array(list(itertools.permutations([-3.0, 0.0, 3.0])))
+    return orders, np.full(len(orders), 1 / len(orders))
+
+
 SPIKE, SLAB, INCLUDED, NOISE = 0.02, 0.5, 0.3, 0.75
 
 
@@ -265,14 +271,16 @@ def _of(make: Callable[[], Mixed]) -> dict[str, Any]:
     }
 
 
-def _own(density: Any, dim: int, exact: Callable[[], Moments], data: Any = None) -> dict[str, Any]:
+def _own(
+    density: Any, dim: int, exact: Callable[[], Moments], data: Any = None, masses: Any = None
+) -> dict[str, Any]:
     def target() -> Target:
         if data is None:
             return Target(density, dim=dim)
         arrays = jax.tree.map(lambda x: np.asarray(x, jnp.zeros(()).dtype), data())
         return Target(density, dim=dim, data=arrays)
 
-    return {"density": target, "exact": exact, "regular": False}
+    return {"density": target, "exact": exact, "masses": masses, "regular": False}
 
 
 SHAPES: dict[str, Entry] = {
@@ -292,7 +300,7 @@ SHAPES: dict[str, Entry] = {
     "labels": Entry(
         3,
         "three means of groups that nothing tells apart",
-        **_own(log_labels, 3, label_moments, labelled_data),
+        **_own(log_labels, 3, label_moments, labelled_data, label_masses),
     ),
     "spikes": Entry(
         10,

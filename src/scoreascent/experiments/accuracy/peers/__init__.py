@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scoreascent.experiments.accuracy.peers import blackjax, numpyro, nuts, ours, pymc
+from scoreascent.experiments.accuracy.peers import blackjax, numpyro, nuts, ours, pymc, smc
 from scoreascent.experiments.accuracy.peers.base import Peer
 
 __all__ = ["PEERS", "Peer", "peer"]
@@ -11,6 +11,7 @@ PEERS: dict[str, Peer] = {
     **ours.PEERS,
     **numpyro.PEERS,
     **blackjax.PEERS,
+    **smc.PEERS,
     **pymc.PEERS,
     **nuts.PEERS,
 }
