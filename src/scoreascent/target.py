@@ -19,6 +19,8 @@ from scoreascent.model import Model, Param
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
+MANY_DATA = 100_000  # if data has so many numbers that few densities must do
+
 
 class Target:
     """An unnormalised log density π on ℝᵈ.
@@ -101,6 +103,11 @@ class Target:
     def model(self) -> Model | None:
         """The model that an adapter made the target of; None if it is a plain function."""
         return self.log_density if isinstance(self.log_density, Model) else None
+
+    @property
+    def data_size(self) -> int:
+        """How many numbers the density is told as data."""
+        return sum(int(np.size(x)) for x in jax.tree.leaves(self.data))
 
     def initial(self, key: PRNGKeyArray) -> Float[Array, " d"] | None:
         """Return a place where the model itself would begin; None if it knows of none."""

@@ -47,11 +47,11 @@ def zero_means(
     >>> bool(np.max(np.abs(c.mean((0, 1)))) < 5 / 100)
     True
     """
-    at = np.asarray(at)
+    at, tril = np.asarray(at), np.asarray(tril, np.float64)
     rows = tril[at] @ tril.T
     own = np.sum(tril[at] ** 2, 1)
-    u = g @ rows.T
-    z, g = z[..., at], g[..., at]
+    u = np.stack([g_then.astype(np.float64) @ rows.T for g_then in g])  # all at once are many
+    z, g = z[..., at].astype(np.float64), g[..., at].astype(np.float64)
     mean, sd = z.mean((0, 1)), z.std((0, 1))
     x, g, u, own = (z - mean) / sd, g * sd, u / sd, own / sd**2
     powers = [x**k * g + (k * x ** (k - 1) if k else 0.0) for k in range(DEGREES)]
@@ -117,22 +117,24 @@ def _weights(c: Float[np.ndarray, "times chains p"]) -> Floats | None:
     return None
 
 
-def unexplained(
-    y: Float[np.ndarray, "times chains k"], controls: Float[np.ndarray, "times chains p"]
-) -> tuple[Any, Any]:
+def unexplained(averages: Any, slopes: Any, controls: Any) -> tuple[Any, Any]:
     """Return every chain's average of y − β c, c the controls and β by least squares; and E[β c].
 
-    The spread of the first is what an error is estimated from; the second, the average over all
-    states, is an error that is known: of states that were not balanced, or of some of them alone.
+    Of y (times, chains, k) these are its averages, a chain in each row, and the inner products of
+    the centred controls with it, (controls, k); several y may stand in front. The spread of the
+    first is what an error is estimated from; the second, the average over all states, is an error
+    that is known: of states that were not balanced, or of some of them alone.
 
     >>> rng = np.random.default_rng(0)
     >>> c = rng.normal(size=(50, 10, 1))
-    >>> rest, known = unexplained(3 * c + 0.1 * rng.normal(size=c.shape), c)
+    >>> y = 3 * c + 0.1 * rng.normal(size=c.shape)
+    >>> slopes = np.tensordot(c - c.mean((0, 1)), y, ([0, 1], [0, 1]))
+    >>> rest, known = unexplained(y.mean(0), slopes, c)
     >>> bool(rest.std() < 0.03), bool(abs(known[0] - 3 * c.mean()) < 0.01)
     (True, True)
     """
-    flat, c = y.reshape(-1, y.shape[-1]), controls.reshape(-1, controls.shape[-1])
+    c = controls.reshape(-1, controls.shape[-1]).astype(np.float64)
     centre = c.mean(0)
     c = c - centre
-    beta = np.linalg.lstsq(c.T @ c, c.T @ (flat - flat.mean(0)))[0]
-    return y.mean(0) - (controls.mean(0) - centre) @ beta, centre @ beta
+    beta = np.linalg.pinv(c.T @ c, rcond=c.shape[1] * np.finfo(np.float64).eps) @ slopes
+    return averages - (controls.mean(0, dtype=np.float64) - centre) @ beta, centre @ beta

@@ -110,7 +110,8 @@ class Ladder(Config):
         """Return no states yet, of a run that begins in this state (its shapes are enough)."""
         if many:
             raise ValueError("a ladder is for one fit, not for replications")
-        points = jax.eval_shape(lambda s: kept_points(method, s, True), state)
+        slopes = not method.is_independent
+        points = jax.eval_shape(lambda s: kept_points(method, s, slopes), state)
         count = lambda n: np.asarray(n, np.int64)  # noqa: E731
         none = np.zeros((0, *points.shape), points.dtype)
         return Rungs(count(0), count(1), count(0), np.zeros(6), np.zeros(0, np.int64), none)
@@ -121,7 +122,10 @@ class Ladder(Config):
 
 
 class Rungs(NamedTuple):
-    """Late states and gradients of the chains: rows (times, chains, 2d), and their step numbers."""
+    """Late states and gradients of the chains: rows (times, chains, 2d), and their step numbers.
+
+    Chains of independent proposals have no gradients: their rows are (times, chains, d).
+    """
 
     origin: Any  # the iteration before the first
     thin: Any  # iterations between two rows
@@ -138,10 +142,9 @@ class Climb:
     callbacks and checkpoints, which cut the run elsewhere, change nothing.
     """
 
-    slopes = True
-
     def __init__(self, rule: Ladder, method: Method, rungs: Rungs, target: Target) -> None:
         self.rule, self.windows, self._method, self._target = rule, rungs, method, target
+        self.slopes = not method.is_independent
         self.seen = Convergence(0)
         self.met = self.hopeless = False
         self._last: tuple[Any, Family, Balanced] | None = None
@@ -175,14 +178,16 @@ class Climb:
         if is_mark and steps >= FIRST_LOOK:
             self._look(state, steps)
             self._conclude()
-        return self._on_rung(state, steps) if is_rung and not self.met else state
+        return self._on_rung(state, steps) if is_rung and self.slopes and not self.met else state
 
     def average(self, state: State) -> Family:
         """Return the Gaussian with the moments of the late states."""
         states, _ = self.late_states(state)
         if states is None or len(states) * states.shape[1] < 2:
             return state.q
-        return gaussian(states.reshape(-1, states.shape[-1]), state.q)
+        # q that stood still, and whose own proposals were accepted, knows correlations better
+        share = None if self.slopes else 1.0
+        return gaussian(states.reshape(-1, states.shape[-1]), state.q, share)
 
     def late_states(self, state: State) -> tuple[Any, Any]:
         """Return the late states (times, chains, d), and the controls that balance them, if any."""
@@ -266,25 +271,26 @@ def balanced(target: Target, points: Any, q: Family, tolerance: float) -> Balanc
 
     The worst error is that of all coordinates and of all of the model's own scalars. Where some are
     not known to the tolerance, states are taken so that the control variates of the coordinates
-    that matter to those known worst average to zero, if the worst error gets smaller by it.
+    that matter to those known worst average to zero, if the worst error gets smaller by it. Points
+    (times, chains, d) are states without gradients, and there are no control variates.
     """
-    dim = points.shape[-1] // 2
+    dim = target.dim
     states = points[..., :dim]
-    z, g = (np.asarray(x, np.float64) for x in (states, points[..., dim:]))
-    some, _ = some_states(target, z)
-    error = errors(z)
-    own, own_error = own_errors(target, some.astype(states.dtype), tolerance)
+    some, _ = some_states(target, states)
+    error = errors(states)
+    own, own_error = own_errors(target, some, tolerance)
     worst = float(np.max(np.concatenate([error, own_error])))
     plain = Balanced(states, None, worst)
-    most = min(MAX_BALANCED, z[..., 0].size // (STATES_A_CONTROL * stein.PER_COORDINATE))
-    if not most or not tolerance < worst < np.inf or not np.all(np.isfinite(g)):
+    most = min(MAX_BALANCED, states[..., 0].size // (STATES_A_CONTROL * stein.PER_COORDINATE))
+    most = most if points.shape[-1] > dim else 0
+    if not most or not tolerance < worst < np.inf or not np.all(np.isfinite(points)):
         return plain
     at = _coordinates(error, some, own, own_error, most, tolerance)
-    controls = stein.zero_means(z, g, np.asarray(q.tril, np.float64), at)  # type: ignore[attr-defined]
+    controls = stein.zero_means(states, points[..., dim:], q.tril, at)  # type: ignore[attr-defined]
     times = stein.balanced(controls)
     if times is None:
         return plain
-    chain = np.arange(z.shape[1])
+    chain = np.arange(states.shape[1])
     states, controls = states[times, chain], controls[times, chain]
     after = float(np.max(errors(states, controls)))
     if after <= max(tolerance, MIN_GAIN * worst):
@@ -301,11 +307,11 @@ def _coordinates(error: Any, z: Any, own: Any, own_error: Any, most: int, limit:
     To one of the model's own scalars that is the one that it correlates with most.
     """
     found = dict.fromkeys((float(error[i]), int(i)) for i in np.flatnonzero(error > limit))
-    x = z.reshape(-1, z.shape[-1])
+    x = z.reshape(-1, z.shape[-1]).astype(np.float64)
     x = (x - x.mean(0)) / x.std(0)
     for i in np.argsort(-own_error)[:most]:
         if own_error[i] > limit:
-            y = own[..., i].ravel()
+            y = own[..., i].ravel().astype(np.float64)
             found[float(own_error[i]), int(np.argmax(np.abs((y - y.mean()) @ x)))] = None
     ranked = dict.fromkeys(i for _, i in sorted(found, reverse=True))
     return np.sort(list(ranked)[:most])
@@ -326,7 +332,7 @@ def assess(states: Any, looks: int, tolerance: float, error: float | None = None
 
 def errors(states: Any, controls: Any = None) -> Floats:
     """Return the larger standard error of every coordinate's mean and sd, in its sds."""
-    worse: Floats = careful_errors(np.asarray(states, np.float64), controls)
+    worse: Floats = careful_errors(np.asarray(states), controls)
     return worse
 
 
@@ -381,11 +387,11 @@ def _in_few_directions(x: Floats, y: Floats) -> Floats:
     return np.eye(dim) + basis @ (inner - np.eye(len(inner))) @ basis.T
 
 
-def gaussian(z: Any, before: Family) -> Family:
+def gaussian(z: Any, before: Family, share: float | None = None) -> Family:
     """Return the Gaussian with the means and sds of the states z, and correlations as they say.
 
     As long as the states do not outnumber the dimensions by far, their correlations are shrunk
-    towards those of the q that moved them.
+    towards those of the q that moved them; or by a `share`, 1 for those of q alone.
     """
     z = np.asarray(z, np.float64)
     n, dim = z.shape
@@ -396,7 +402,7 @@ def gaussian(z: Any, before: Family) -> Family:
         x = (z - mean) / sd
     if not np.all(np.isfinite(x)):
         return before
-    share = dim / (n + dim)
+    share = dim / (n + dim) if share is None else share
     correlation = (1 - share) * (x.T @ x / n) + share * (old @ old.T)
     try:
         tril = sd[:, None] * np.linalg.cholesky(correlation)
