@@ -12,7 +12,7 @@ from scipy.special import ndtr, stdtrit
 
 from scoreascent._arrays import default_dtype
 from scoreascent.diagnostics.psis import tail_shape
-from scoreascent.diagnostics.stein import unexplained
+from scoreascent.diagnostics.stein import slopes, unexplained
 from scoreascent.diagnostics.weights import resample
 from scoreascent.families import Family
 from scoreascent.run import Run
@@ -28,7 +28,8 @@ MAX_STATES = 65_536  # of the chains, that a summary looks at
 MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, but at least
 MIN_SUMMARISED = 512  # of them
 BLOCK = 1024  # of them, at which a model's sites are computed at a time
-SUMMED = 2**16  # numbers that are summed at a time, which a processor keeps near
+SUMMED = 2**19  # numbers that are summed at a time, which a processor keeps near
+REGRESSED = 8192  # states, that tell how controls explain them
 MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
 MAX_KNOWN_TAIL = 0.25  # a heavier tail's sd is shown if it is known: its own error has no variance
 NO_MEAN_TAIL = 0.8  # nor this one's mean
@@ -252,7 +253,7 @@ class Sums(NamedTuple):
     sd: Any
     kurtosis: Any
     averages: Any  # (2, chains, k): every chain's, of x less its mean and of the square of that
-    slopes: Any  # (2, controls, k): the inner products of controls with both; None without any
+    beta: Any  # (2, controls, k): how controls explain both; None without any
 
 
 def careful_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) -> Any:
@@ -293,27 +294,27 @@ def _sums(x: Float[np.ndarray, "times chains k"], controls: Any) -> Sums:
     times, chains, k = x.shape
     mean = x.mean((0, 1), dtype=np.float64)
     first, fourth = np.zeros((2, chains, k)), np.zeros(k)
-    slopes = None if controls is None else np.zeros((2, controls.shape[-1], k))
-    centre = None if controls is None else controls.mean((0, 1), dtype=np.float64)
     some = max(1, SUMMED // (chains * k))
     for i in range(0, times, some):
         away = x[i : i + some] - mean
         square = away * away
-        for j, y in enumerate((away, square)):
-            first[j] += y.sum(0)
-            if slopes is not None:
-                c = (controls[i : i + some] - centre).reshape(-1, slopes.shape[1])
-                slopes[j] += c.T @ y.reshape(-1, k)
+        for total, y in zip(first, (away, square)):
+            total += y.sum(0)
         fourth += np.square(square, out=square).sum((0, 1))
     variance = first[1].sum(0) / (times * chains)
     kurtosis = fourth / (times * chains * variance**2)
-    return Sums(np.sqrt(variance), kurtosis, first / times, slopes)
+    beta = None
+    if controls is not None:
+        thin = -(-times * chains // REGRESSED)
+        away = x[::thin] - mean
+        beta = np.stack([slopes(y, controls[::thin]) for y in (away, away * away)])
+    return Sums(np.sqrt(variance), kurtosis, first / times, beta)
 
 
 def _errors(sums: Sums, controls: Any) -> tuple[Any, Any]:
     """Return the standard errors of means and sds."""
     rest, known = sums.averages, np.zeros((2, 1))
     if controls is not None:
-        rest, known = unexplained(rest, sums.slopes, controls)
+        rest, known = unexplained(rest, sums.beta, controls)
     errors = np.hypot(rest.std(1, ddof=1) / np.sqrt(rest.shape[1]), known)
     return errors[0], errors[1] / (2 * sums.sd)

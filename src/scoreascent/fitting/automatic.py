@@ -59,7 +59,7 @@ from scoreascent.fitting import by_method
 from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.centring import centred, is_open
-from scoreascent.fitting.ladder import Ladder
+from scoreascent.fitting.ladder import Ladder, first_metric
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
 from scoreascent.fitting.stopping import Converged
@@ -241,7 +241,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     stage = replace(
         given,
         method=pmcsa(n, ON_THEIR_OWN, batch=_batch(given)),
-        q=FullRank.standard(given.target.dim),
+        q=first_metric(FullRank.standard(given.target.dim)),
         update=Still(),
         steps=steps,
         stop=stop,
@@ -257,7 +257,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     say(f"kernel: {ON_THEIR_OWN!r}, for many dimensions")
     say(f"chains: {n}")
     say("update: from states and gradients, each time the number of steps has doubled")
-    return replace(stage, q=start.q, start=start)
+    return replace(stage, q=first_metric(start.q), start=start)
 
 
 def _late_points(given: Arguments, target: Target, key: PRNGKeyArray) -> tuple[Any, Count]:

@@ -20,7 +20,7 @@ from scoreascent._structs import Config, check_count
 from scoreascent.diagnostics import stein
 from scoreascent.diagnostics.chains import rhat
 from scoreascent.diagnostics.draws import careful_errors, own_errors, some_states
-from scoreascent.families import Family, FullRank
+from scoreascent.families import Family, FewDirections, FullRank
 from scoreascent.loop import CHUNK_ROWS, State, Trace, kept_points
 from scoreascent.methods import Method
 from scoreascent.run import Convergence
@@ -245,7 +245,9 @@ class Climb:
     def _on_rung(self, state: State, steps: int) -> State:
         """Return the state with q set anew, and a step size that learns it."""
         dim = state.q.dim
-        points = np.asarray(self.windows.points, np.float64).reshape(-1, 2 * dim)
+        points = self.windows.points.reshape(-1, 2 * dim)
+        if dim <= MAX_WHOLE:  # beyond, a copy with more digits would take longer than all else
+            points = points.astype(np.float64)
         q = metric(points[:, :dim], points[:, dim:], state.q)
         taken = 0 if steps <= LEARNS_AFRESH else AS_IF_AFTER
         stretch = LONGER if steps >= MAY_STRETCH and self._lags() else 1.0
@@ -286,7 +288,7 @@ def balanced(target: Target, points: Any, q: Family, tolerance: float) -> Balanc
     if not most or not tolerance < worst < np.inf or not np.all(np.isfinite(points)):
         return plain
     at = _coordinates(error, some, own, own_error, most, tolerance)
-    controls = stein.zero_means(states, points[..., dim:], q.tril, at)  # type: ignore[attr-defined]
+    controls = stein.zero_means(states, points[..., dim:], _root(q), at)
     times = stein.balanced(controls)
     if times is None:
         return plain
@@ -345,22 +347,38 @@ def metric(z: Floats, g: Floats, before: Family) -> Family:
     diagonal is taken, (Var z / Var g)^½.
     """
     n, dim = z.shape
-    mean, away = z.mean(0), z - z.mean(0)
-    slopes = g - g.mean(0)
+    mean = z.mean(0, dtype=np.float64)
+    away, slopes = (x - x.mean(0, dtype=np.float64).astype(x.dtype) for x in (z, g))
     with np.errstate(all="ignore"):
-        unit = (np.mean(away**2, 0) / np.mean(slopes**2, 0)) ** 0.25
-    plain = np.where(away.any(0), np.sqrt(np.mean(away**2, 0)), np.asarray(before.sd, np.float64))
+        var, var_g = (np.mean(x**2, 0, dtype=np.float64) for x in (away, slopes))
+        unit = (var / var_g) ** 0.25
+    plain = np.where(var > 0, np.sqrt(var), np.asarray(before.sd, np.float64))
     unit = np.where(np.isfinite(unit) & (unit > 0), unit, plain)
-    tril = np.diag(unit)
+    few = isinstance(before, FewDirections)
+    dtype: Any = before.mean.dtype
+    found: Family = _full_rank(mean, np.diag(unit), before)
+    if few:
+        found = FewDirections.plain(mean.astype(dtype), unit.astype(dtype), 2 * DIRECTIONS)
     if n > dim:
         try:
-            x, y = away / unit, slopes * unit
-            middle = _geometric_mean(x, y) if dim <= MAX_WHOLE else _in_few_directions(x, y)
-            whole = unit[:, None] * np.linalg.cholesky(middle)
-            tril = whole if np.all(np.isfinite(whole.astype(before.mean.dtype))) else tril
-        except np.linalg.LinAlgError:
+            x, y = away / unit.astype(z.dtype), slopes * unit.astype(z.dtype)
+            if few:
+                whole: Family = _in_few_directions(mean, unit, x, y, before)
+            else:
+                tril = unit[:, None] * np.linalg.cholesky(_geometric_mean(x, y))
+                whole = _full_rank(mean, tril, before)
+            if all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(whole)):
+                found = whole
+        except (np.linalg.LinAlgError, ValueError):
             pass
-    return _full_rank(mean, tril, before)
+    return found
+
+
+def first_metric(q: Family) -> Family:
+    """Return the q that chains begin with: of a family that is quick in so many dimensions."""
+    if q.dim <= MAX_WHOLE:
+        return q
+    return FewDirections.plain(q.mean, q.sd, 2 * DIRECTIONS)
 
 
 def _geometric_mean(x: Floats, y: Floats) -> Floats:
@@ -372,10 +390,11 @@ def _geometric_mean(x: Floats, y: Floats) -> Floats:
     return factor @ factor.T
 
 
-def _in_few_directions(x: Floats, y: Floats) -> Floats:
+def _in_few_directions(
+    mean: Floats, unit: Floats, x: Floats, y: Floats, before: Family
+) -> FewDirections:
     """Return the same where it matters most: in the widest directions of x and of y, else one."""
-    dim = x.shape[1]
-    some = np.random.default_rng(0).standard_normal((dim, DIRECTIONS))
+    some = np.random.default_rng(0).standard_normal((x.shape[1], DIRECTIONS)).astype(x.dtype)
     axes = []
     for z in (x, y):
         basis = some
@@ -383,8 +402,10 @@ def _in_few_directions(x: Floats, y: Floats) -> Floats:
             basis = np.linalg.qr(z.T @ (z @ basis))[0]
         axes.append(basis)
     basis = np.linalg.qr(np.concatenate(axes, axis=1))[0]
-    inner = _geometric_mean(x @ basis, y @ basis)
-    return np.eye(dim) + basis @ (inner - np.eye(len(inner))) @ basis.T
+    inner = _geometric_mean(*((z @ basis).astype(np.float64) for z in (x, y)))
+    values, vectors = np.linalg.eigh(inner)
+    parts: Any = (mean, unit, basis @ vectors, np.sqrt(values))
+    return FewDirections(*(part.astype(before.mean.dtype) for part in parts))
 
 
 def gaussian(z: Any, before: Family, share: float | None = None) -> Family:
@@ -396,8 +417,8 @@ def gaussian(z: Any, before: Family, share: float | None = None) -> Family:
     z = np.asarray(z, np.float64)
     n, dim = z.shape
     mean, sd = z.mean(0), z.std(0)
-    before_tril = np.asarray(before.tril, np.float64)  # type: ignore[attr-defined]
-    old = before_tril / np.sqrt(np.sum(before_tril**2, 1))[:, None]
+    old = _root(before)
+    old = old / np.sqrt(np.sum(old**2, 1))[:, None]
     with np.errstate(all="ignore"):
         x = (z - mean) / sd
     if not np.all(np.isfinite(x)):
@@ -409,6 +430,11 @@ def gaussian(z: Any, before: Family, share: float | None = None) -> Family:
     except np.linalg.LinAlgError:
         tril = sd[:, None] * old
     return _full_rank(mean, tril, before)
+
+
+def _root(q: Any) -> Floats:
+    """Return a factor F of q's covariance F Fᵀ."""
+    return np.asarray(q.root if isinstance(q, FewDirections) else q.tril, np.float64)
 
 
 def _second_moments(x: Floats) -> Floats:
