@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
+from scoreascent.diagnostics import weights
 from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK
 from scoreascent.fitting import automatic
 from scoreascent.update import Still
@@ -210,6 +211,11 @@ def test_every_choice_can_be_overruled():
     assert errors(fit(log_density, 2, q0=start), mean, sd)[0] < 0.1
 
 
+def say_that_data_are_many_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in (automatic, weights):
+        monkeypatch.setattr(room, "MANY_DATA", size)
+
+
 def mean_of_many(z: Any, x: Any) -> Any:
     """The posterior of the mean of many numbers, which is Gaussian."""
     return -0.5 * jnp.sum((x - z) ** 2)
@@ -217,8 +223,11 @@ def mean_of_many(z: Any, x: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "many"), [(50_000, True), (500, False)])
-def test_of_many_data_few_densities_do_where_the_start_is_close(rows: int, many: bool) -> None:
+def test_of_many_data_few_densities_do_where_the_start_is_close(
+    rows: int, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All proposals of the start are accepted, so q stands still."""
+    say_that_data_are_many_from(100_000, monkeypatch)
     x = np.random.default_rng(0).normal(size=(rows, 2))
     result = sa.fit(sa.Target(mean_of_many, dim=2, data=x), progress=False)
     assert ("Ladder" in result.provenance["stop_rule"]) == many
@@ -237,8 +246,9 @@ def stretched(z: Any, x: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_of_many_data_q_moves_where_the_start_is_not_close() -> None:
+def test_of_many_data_q_moves_where_the_start_is_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many data, and a posterior whose start is wrong by a factor of two."""
+    say_that_data_are_many_from(100_000, monkeypatch)
     x = np.random.default_rng(0).normal(size=(50_000, 2))
     result = sa.fit(sa.Target(stretched, dim=2, data=x), progress=False)
     assert result.update != Still()
