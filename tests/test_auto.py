@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import scoreascent as sa
+from scoreascent.diagnostics import weights
 from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK
 from scoreascent.fitting import automatic
+from scoreascent.update import Still
 from tests.helpers import WITH_GRADIENTS, searches
 from tests.registry import quick_rows
 
@@ -209,22 +211,54 @@ def test_every_choice_can_be_overruled():
     assert errors(fit(log_density, 2, q0=start), mean, sd)[0] < 0.1
 
 
+def say_that_data_are_many_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in (automatic, weights):
+        monkeypatch.setattr(room, "MANY_DATA", size)
+
+
+def mean_of_many(z: Any, x: Any) -> Any:
+    """The posterior of the mean of many numbers, which is Gaussian."""
+    return -0.5 * jnp.sum((x - z) ** 2)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "every"), [(50_000, 5), (500, 20)])
-def test_many_data_are_looked_at_seldom_where_the_start_is_close(rows: int, every: int) -> None:
-    """The posterior of the mean of so many numbers is Gaussian, so all proposals are accepted."""
+@pytest.mark.parametrize(("rows", "many"), [(50_000, True), (500, False)])
+def test_of_many_data_few_densities_do_where_the_start_is_close(
+    rows: int, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All proposals of the start are accepted, so q stands still."""
+    say_that_data_are_many_from(100_000, monkeypatch)
     x = np.random.default_rng(0).normal(size=(rows, 2))
-
-    def log_density(z: Any, x: Any) -> Any:
-        return -0.5 * jnp.sum((x - z) ** 2)
-
-    result = sa.fit(sa.Target(log_density, dim=2, data=x), progress=False)
-    assert f"every={every}" in result.provenance["stop_rule"]
-    assert result.steps % every == 0
-    assert (result.steps < 320) == (every == 5)
+    result = sa.fit(sa.Target(mean_of_many, dim=2, data=x), progress=False)
+    assert ("Ladder" in result.provenance["stop_rule"]) == many
+    assert (result.update == Still()) == many
+    assert (result.steps * result.method.chains < 10_000) == many
+    assert result.diagnosis.draws == (1024 if many else 4000)
     assert result.diagnosis.verdict == "good"
     np.testing.assert_allclose(result.q.mean, x.mean(0), atol=0.1 / np.sqrt(rows))
     np.testing.assert_allclose(result.q.sd, 1 / np.sqrt(rows), rtol=0.1)
+
+
+def stretched(z: Any, x: Any) -> Any:
+    """The same, but the second coordinate is 3 sds wide above and 1 below."""
+    away = (z - jnp.mean(x, 0)) * jnp.sqrt(len(x))
+    return -0.5 * jnp.sum((away * jnp.where(away > 0, jnp.array([1, 1 / 3]), 1)) ** 2)
+
+
+@pytest.mark.slow
+def test_of_many_data_q_moves_where_the_start_is_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many data, and a posterior whose start is wrong by a factor of two."""
+    say_that_data_are_many_from(100_000, monkeypatch)
+    x = np.random.default_rng(0).normal(size=(50_000, 2))
+    result = sa.fit(sa.Target(stretched, dim=2, data=x), progress=False)
+    assert result.update != Still()
+    # |N(0, 3²)| three times as often as −|N(0, 1)|
+    mean = np.sqrt(2 / np.pi) * (3 * 0.75 - 0.25)
+    mean, sd = np.r_[0, mean], np.r_[1, np.sqrt(7 - mean**2)]
+    unit = 1 / np.sqrt(len(x))
+    assert result.diagnosis.verdict == "good"
+    np.testing.assert_allclose(result.q.mean, x.mean(0) + mean * unit, atol=0.1 * unit)
+    np.testing.assert_allclose(result.q.sd, sd * unit, rtol=0.1)
 
 
 def test_the_same_key_gives_the_same_bits_and_another_other_ones():

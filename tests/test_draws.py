@@ -11,6 +11,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import scoreascent as sa
+from scoreascent.diagnostics import draws
 from scoreascent.diagnostics.draws import MIN_STATES, late_states, moment_errors
 from scoreascent.diagnostics.numbers import gaps_by_chains, gaps_by_weights
 from scoreascent.diagnostics.rules import GOOD, WEIGH
@@ -199,3 +200,31 @@ def test_tolerance_is_what_a_good_fit_is_known_to(tolerance: float) -> None:
     assert diagnosis.unsure < tolerance
     assert diagnosis.error < 0.3 * tolerance
     assert f"within {tolerance:g} posterior sds" in str(result)
+
+
+@pytest.mark.parametrize("summed", [1, 10**3, 10**9])
+def test_errors_are_the_same_however_many_states_are_summed_at_a_time(
+    summed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).gamma(2.0, size=(37, 11, 3)).astype(np.float32)
+    monkeypatch.setattr(draws, "SUMMED", summed)
+    away = x.astype(np.float64) - x.mean((0, 1), dtype=np.float64)
+    sd = away.std((0, 1))
+    errors = [(away**k).mean(0).std(0, ddof=1) / np.sqrt(11) for k in (1, 2)]
+    found = moment_errors(x)
+    np.testing.assert_allclose(found[0], errors[0], rtol=1e-9)
+    np.testing.assert_allclose(found[1], errors[1] / (2 * sd), rtol=1e-6)
+
+
+def test_of_very_many_scalars_those_known_worst_are_looked_at() -> None:
+    """The others keep the error that they have at first, which is smaller."""
+    heavy, plain = sa.Param(constraints.positive, (4,)), sa.Param(constraints.real, (36,))
+    params = {"heavy": heavy, "plain": plain}
+    target = sa.Target(lambda p: -jnp.sum(p["plain"] ** 2), params=params)
+    states = np.random.default_rng(0).normal(size=(30, 20, 40)).astype(np.float32)
+    states[..., :4] *= 2.5
+    all_of_them, some = (draws.own_errors(target, states, 0.02, most=most)[1] for most in (40, 5))
+    assert np.max(all_of_them) == np.max(some)
+    worst = np.argsort(-all_of_them)[:5]
+    np.testing.assert_array_equal(all_of_them[worst], some[worst])
+    assert np.sum(all_of_them != some) <= 4

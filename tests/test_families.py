@@ -19,7 +19,7 @@ import pytest
 import scipy.stats
 
 import scoreascent as sa
-from scoreascent.families import _numbers
+from scoreascent.families import FewDirections, _numbers
 from scoreascent.theory import gaussian_kl
 from tests.helpers import pytree, x64
 from tests.registry import AFFINE, FAMILIES, quick_rows
@@ -747,3 +747,42 @@ def test_families_fit_what_they_can_hold() -> None:
             assert type(result.q) is type(q0)
             for old, new in zip(jax.tree.leaves(q0), jax.tree.leaves(result.q), strict=True):
                 assert not np.array_equal(old, new)
+
+
+# -- a diagonal but for a few directions ---------------------------------------------------------
+
+
+def few_directions(dim: int = 7) -> FewDirections:
+    """A member whose directions are one wide and one narrow, and one that is neither."""
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(dim, 3)))[0]
+    return FewDirections(
+        jnp.asarray(rng.normal(size=dim)),
+        jnp.asarray(np.geomspace(0.1, 10, dim)),
+        jnp.asarray(basis),
+        jnp.asarray([5.0, 0.2, 1.0]),
+    )
+
+
+def test_few_directions_are_the_gaussian_of_their_covariance() -> None:
+    with x64():
+        q = few_directions()
+        same = sa.FullRank.from_moments(q.mean, q.cov)
+        z = same.sample(jax.random.key(0), (20,))
+        np.testing.assert_allclose(jax.vmap(q.log_prob)(z), jax.vmap(same.log_prob)(z), rtol=1e-9)
+        np.testing.assert_allclose(q.sd, same.sd, rtol=1e-9)
+        root = jax.jacobian(q.transport)(jnp.zeros(q.dim))
+        np.testing.assert_allclose(root, q.root, atol=1e-12)
+        np.testing.assert_allclose(root @ root.T, q.cov, atol=1e-9)
+        assert not np.allclose(q.cov, np.diag(np.diagonal(q.cov)))
+
+
+def test_plain_few_directions_are_a_diagonal() -> None:
+    q = FewDirections.plain(jnp.zeros(4), jnp.array([1.0, 2.0, 3.0, 4.0]), 2)
+    np.testing.assert_allclose(q.cov, np.diag([1.0, 4, 9, 16]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [5, 7])
+def test_few_directions_must_fit_each_other(dim: int) -> None:
+    with pytest.raises(ValueError, match="loc and unit and basis and stretch must"):
+        FewDirections(jnp.zeros(6), jnp.ones(6), jnp.eye(dim, 2), jnp.ones(2))

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
 
 ROWS = 32
+# Rows of data times points whose densities a CPU computes at a time: more memory than that the
+# system gives anew each time, page by page, which took as long as the densities.
+PIECE = 2**23
 
 
-@jax.jit
-def _rows(density: Any, z: Any) -> Any:
-    return jax.vmap(density.log_prob)(z)
+def piece(density: Any) -> int | None:
+    """Return how many points' densities should be computed at a time; None if it does not matter.
+
+    >>> import jax.numpy as jnp
+    >>> from scoreascent.target import Target
+    >>> log_density = lambda z, x: -jnp.sum((x - z) ** 2)
+    >>> target = Target(log_density, dim=1, data=np.zeros((10**6, 1), np.float32))
+    >>> piece(target), piece(Target(log_density, dim=1, data=np.zeros((100, 1), np.float32)))
+    (8, None)
+    """
+    leaves = jax.tree.leaves(getattr(density, "data", None))
+    rows = max((np.shape(x)[0] for x in leaves if np.ndim(x)), default=0)
+    most = max(1, PIECE // max(1, rows))
+    return most if most < ROWS and jax.default_backend() == "cpu" else None
+
+
+@functools.partial(jax.jit, static_argnames="some")
+def _rows(density: Any, z: Any, some: int | None) -> Any:
+    if some is None:
+        return jax.vmap(density.log_prob)(z)
+    return jax.lax.map(density.log_prob, z, batch_size=some)
 
 
 def log_probs(density: Any, z: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -25,5 +47,6 @@ def log_probs(density: Any, z: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     z = np.asarray(z)
     n = len(z)
     z = np.concatenate([z, np.repeat(z[-1:], -n % ROWS, axis=0)])  # the compiler sees one shape
-    parts = [_rows(density, z[i : i + ROWS]) for i in range(0, n, ROWS)]
+    some = piece(density)
+    parts = [_rows(density, z[i : i + ROWS], some) for i in range(0, n, ROWS)]
     return np.concatenate([np.asarray(p, np.float64) for p in parts] or [np.empty(0)])[:n]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from scipy.special import ndtr, stdtrit
 
 from scoreascent._arrays import default_dtype
 from scoreascent.diagnostics.psis import tail_shape
-from scoreascent.diagnostics.stein import unexplained
+from scoreascent.diagnostics.stein import slopes, unexplained
 from scoreascent.diagnostics.weights import resample
 from scoreascent.families import Family
 from scoreascent.run import Run
@@ -28,6 +28,8 @@ MAX_STATES = 65_536  # of the chains, that a summary looks at
 MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, but at least
 MIN_SUMMARISED = 512  # of them
 BLOCK = 1024  # of them, at which a model's sites are computed at a time
+SUMMED = 2**19  # numbers that are summed at a time, which a processor keeps near
+REGRESSED = 8192  # states, that tell how controls explain them
 MAX_SHOWN_TAIL = 0.4  # a heavier tail's sd cannot be known from thousands of draws, if it exists
 MAX_KNOWN_TAIL = 0.25  # a heavier tail's sd is shown if it is known: its own error has no variance
 NO_MEAN_TAIL = 0.8  # nor this one's mean
@@ -203,23 +205,28 @@ def some_states(target: Target, states: Any, controls: Any = None) -> tuple[Any,
 
 
 def own_errors(
-    target: Target, states: Any, limit: float, controls: Any = None
+    target: Target, states: Any, limit: float, controls: Any = None, most: int = 10
 ) -> tuple[Float[np.ndarray, "times chains k"], Float[np.ndarray, " k"]]:
     """Return a model's own scalars at states (times, chains, d), and how badly each is known.
 
     That is the larger standard error of its mean and sd, in its sds. Scalars whose tails are too
-    heavy for an sd do not count: if the error exceeds the limit their tail is looked at.
+    heavy for an sd do not count: if the error exceeds the limit their tail is looked at. Where very
+    many exceed it, tails are looked at until so `most` of those known worst count as they are.
     """
     named = _named_in_blocks(target, states.reshape(-1, states.shape[-1])).values()
-    sites = [np.asarray(x, np.float64).reshape(*states.shape[:2], -1) for x in named]
-    x = np.concatenate(sites, axis=-1)
+    x = np.concatenate([np.asarray(x).reshape(*states.shape[:2], -1) for x in named], axis=-1)
     error = careful_errors(x, controls)
-    for i in np.flatnonzero(error > limit):
-        column = x[..., i : i + 1]
+    counted = 0
+    for i in np.argsort(-np.nan_to_num(error, nan=0.0), kind="stable"):
+        if not error[i] > limit or counted == most:
+            break
+        column = x[..., i : i + 1].astype(np.float64)
         tail = tail_shape(column.ravel())
         if too_heavy(tail, error[i], limit):
             mean_error, _ = moment_errors(column, controls)
             error[i] = 0.0 if tail > MAX_SHOWN_TAIL else mean_error[0] / column.std()
+        else:
+            counted += 1
     return x, np.nan_to_num(error, posinf=0.0)
 
 
@@ -240,6 +247,15 @@ def too_heavy(tail: Any, sd_error: Any, limit: float) -> Any:
     return (tail > MAX_SHOWN_TAIL) | ((tail > MAX_KNOWN_TAIL) & (sd_error > limit))
 
 
+class Sums(NamedTuple):
+    """What the errors of means and sds are made of; see `_sums`."""
+
+    sd: Any
+    kurtosis: Any
+    averages: Any  # (2, chains, k): every chain's, of x less its mean and of the square of that
+    beta: Any  # (2, controls, k): how controls explain both; None without any
+
+
 def careful_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) -> Any:
     """Return the larger standard error of every mean and sd, in sds, and more for long tails' sds.
 
@@ -251,12 +267,11 @@ def careful_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None)
     >>> bool(plain < 0.03 and long > 2 * plain)
     True
     """
-    _, square, sd = _around(x)
     with np.errstate(all="ignore"):
-        kurtosis = np.einsum("tnk,tnk->k", square, square) / (x[..., 0].size * sd**4)
-        mean_error, sd_error = moment_errors(x, controls)
-        sd_error = np.where(kurtosis > LONG_TAIL, MORE_FOR_LONG_TAILS * sd_error, sd_error)
-        return np.fmax(mean_error, sd_error) / sd
+        sums = _sums(x, controls)
+        mean_error, sd_error = _errors(sums, controls)
+        sd_error = np.where(sums.kurtosis > LONG_TAIL, MORE_FOR_LONG_TAILS * sd_error, sd_error)
+        return np.fmax(mean_error, sd_error) / sums.sd
 
 
 def moment_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) -> tuple[Any, Any]:
@@ -270,24 +285,36 @@ def moment_errors(x: Float[np.ndarray, "times chains k"], controls: Any = None) 
     >>> [bool(0.7 < e[0] * np.sqrt(w) < 1.3) for e, w in zip(moment_errors(x), (2000, 4000))]
     [True, True]
     """
-    away, square, sd = _around(x)
     with np.errstate(all="ignore"):
-        if controls is None:
-            n = x.shape[1]
-            errors = [y.mean(0).std(0, ddof=1) / np.sqrt(n) for y in (away, square)]
-        else:
-            errors = [_partly_known(y, controls) for y in (away, square)]
-        return errors[0], errors[1] / (2 * sd)
+        return _errors(_sums(x, controls), controls)
 
 
-def _around(x: Float[np.ndarray, "times chains k"]) -> tuple[Any, Any, Any]:
-    """Return x less its means, the squares of that, and the sds."""
-    away = x - x.mean((0, 1))
-    square = away * away
-    return away, square, np.sqrt(square.mean((0, 1)))
+def _sums(x: Float[np.ndarray, "times chains k"], controls: Any) -> Sums:
+    """Return sums over the states, taken a few times of them at a time: what is small is quick."""
+    times, chains, k = x.shape
+    mean = x.mean((0, 1), dtype=np.float64)
+    first, fourth = np.zeros((2, chains, k)), np.zeros(k)
+    some = max(1, SUMMED // (chains * k))
+    for i in range(0, times, some):
+        away = x[i : i + some] - mean
+        square = away * away
+        for total, y in zip(first, (away, square)):
+            total += y.sum(0)
+        fourth += np.square(square, out=square).sum((0, 1))
+    variance = first[1].sum(0) / (times * chains)
+    kurtosis = fourth / (times * chains * variance**2)
+    beta = None
+    if controls is not None:
+        thin = -(-times * chains // REGRESSED)
+        away = x[::thin] - mean
+        beta = np.stack([slopes(y, controls[::thin]) for y in (away, away * away)])
+    return Sums(np.sqrt(variance), kurtosis, first / times, beta)
 
 
-def _partly_known(y: Float[np.ndarray, "times chains k"], controls: Any) -> Any:
-    """Return the standard errors of averages of y, of which controls explain a part."""
-    rest, known = unexplained(y, controls)
-    return np.hypot(rest.std(0, ddof=1) / np.sqrt(len(rest)), known)
+def _errors(sums: Sums, controls: Any) -> tuple[Any, Any]:
+    """Return the standard errors of means and sds."""
+    rest, known = sums.averages, np.zeros((2, 1))
+    if controls is not None:
+        rest, known = unexplained(rest, sums.beta, controls)
+    errors = np.hypot(rest.std(1, ddof=1) / np.sqrt(rest.shape[1]), known)
+    return errors[0], errors[1] / (2 * sums.sd)

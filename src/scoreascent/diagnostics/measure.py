@@ -170,7 +170,9 @@ class Measured:
         return 1 / (1 + self.chi2)
 
 
-def measure(run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int, steps: int) -> Measured:
+def measure(
+    run: Run, keys: tuple[PRNGKeyArray, PRNGKeyArray], draws: int | None, steps: int
+) -> Measured:
     """Look at a fit from all sides, by `draws` draws of q and `steps` more iterations.
 
     With no more iterations the stopping rule's own look at the late ones is taken.

@@ -35,12 +35,12 @@ BALANCED = 1e-6  # sds that the averages may be from zero
 def zero_means(
     z: Float[np.ndarray, "times chains d"],
     g: Float[np.ndarray, "times chains d"],
-    tril: Float[np.ndarray, "d d"],
+    root: Float[np.ndarray, "d d"],
     at: Any,
 ) -> Float[np.ndarray, "times chains p"]:
     """Return functions whose mean under π is zero, for coordinates `at`, in their own sds.
 
-    `g` are the gradients of log π at the states z, and S = tril trilᵀ.
+    `g` are the gradients of log π at the states z, and S = root rootᵀ.
 
     >>> z = np.random.default_rng(0).normal(size=(500, 20, 1))
     >>> c = zero_means(z, -z, np.eye(1), [0])
@@ -48,10 +48,10 @@ def zero_means(
     True
     """
     at = np.asarray(at)
-    rows = tril[at] @ tril.T
-    own = np.sum(tril[at] ** 2, 1)
-    u = g @ rows.T
-    z, g = z[..., at], g[..., at]
+    rows = root[at] @ root.T
+    own = np.sum(root[at] ** 2, 1)
+    u = np.stack([g_then.astype(np.float64) @ rows.T for g_then in g])  # all at once are many
+    z, g = z[..., at].astype(np.float64), g[..., at].astype(np.float64)
     mean, sd = z.mean((0, 1)), z.std((0, 1))
     x, g, u, own = (z - mean) / sd, g * sd, u / sd, own / sd**2
     powers = [x**k * g + (k * x ** (k - 1) if k else 0.0) for k in range(DEGREES)]
@@ -117,22 +117,27 @@ def _weights(c: Float[np.ndarray, "times chains p"]) -> Floats | None:
     return None
 
 
-def unexplained(
-    y: Float[np.ndarray, "times chains k"], controls: Float[np.ndarray, "times chains p"]
-) -> tuple[Any, Any]:
-    """Return every chain's average of y − β c, c the controls and β by least squares; and E[β c].
+def slopes(y: Any, controls: Any) -> Floats:
+    """Return β (controls, k) by which controls c (times, chains, controls) explain y best."""
+    y, c = (x.reshape(-1, x.shape[-1]) for x in (y, controls.astype(np.float64)))
+    c = c - c.mean(0)
+    beta: Floats = np.linalg.lstsq(c.T @ c, c.T @ (y - y.mean(0)))[0]
+    return beta
 
-    The spread of the first is what an error is estimated from; the second, the average over all
-    states, is an error that is known: of states that were not balanced, or of some of them alone.
+
+def unexplained(averages: Any, beta: Any, controls: Any) -> tuple[Any, Any]:
+    """Return every chain's average of y − β (c − E c), c the controls; and β E c, E over states.
+
+    Of y these are its averages, a chain in each row; several y may stand in front. The spread of
+    the first is what an error is estimated from; the second is an error that is known: of states
+    that were not balanced, or of some of them alone.
 
     >>> rng = np.random.default_rng(0)
     >>> c = rng.normal(size=(50, 10, 1))
-    >>> rest, known = unexplained(3 * c + 0.1 * rng.normal(size=c.shape), c)
+    >>> y = 3 * c + 0.1 * rng.normal(size=c.shape)
+    >>> rest, known = unexplained(y.mean(0), slopes(y, c), c)
     >>> bool(rest.std() < 0.03), bool(abs(known[0] - 3 * c.mean()) < 0.01)
     (True, True)
     """
-    flat, c = y.reshape(-1, y.shape[-1]), controls.reshape(-1, controls.shape[-1])
-    centre = c.mean(0)
-    c = c - centre
-    beta = np.linalg.lstsq(c.T @ c, c.T @ (flat - flat.mean(0)))[0]
-    return y.mean(0) - (controls.mean(0) - centre) @ beta, centre @ beta
+    centre = controls.mean((0, 1), dtype=np.float64)
+    return averages - (controls.mean(0, dtype=np.float64) - centre) @ beta, centre @ beta

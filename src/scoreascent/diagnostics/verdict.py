@@ -59,11 +59,11 @@ class Diagnosis(Measured):
 
 
 def diagnose(
-    run: Run, key: PRNGKeyArray | int = 0, draws: int = 4000, steps: int | None = None
+    run: Run, key: PRNGKeyArray | int = 0, draws: int | None = None, steps: int | None = None
 ) -> Diagnosis:
     """Look at a fit from all sides, and judge it; see `Result.diagnose`."""
     check_single(run)
-    draws = check_count("draws", draws, 100)
+    draws = None if draws is None else check_count("draws", draws, 100)
     if steps is None:  # a rule that was met, or that asks the chains alone, has looked already
         looked = run.status == "converged" or rests_on_chains(run)
         steps = 0 if looked else max(MAX_ROWS, run.steps // 5)

@@ -14,12 +14,15 @@ from scoreascent._random import as_key
 from scoreascent.diagnostics.psis import effective_sample_size, psis
 from scoreascent.families import Family
 from scoreascent.run import Run, check_single
-from scoreascent.target import Target
+from scoreascent.target import MANY_DATA, Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, PRNGKeyArray
 
 DRAWN = 1024  # draws at a time
+DRAWS = 4000  # that are weighed,
+FEW_DRAWS = 1024  # but first so few where data are many, and no more of them
+CLOSE_K, CLOSE_WORTH = 0.5, 0.9  # if k̂ is at most this, and a draw of q worth so many of π's
 
 
 def draw(key: PRNGKeyArray, target: Target, q: Family, n: int) -> tuple[Any, Any, Any]:
@@ -55,8 +58,19 @@ class Weighed(NamedTuple):
     worth: float
 
 
-def weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]:
-    """Measure what n draws of q say about π/q; the names are those of `Measured`."""
+def weigh(run: Run, key: PRNGKeyArray, n: int | None) -> tuple[dict[str, Any], Weighed]:
+    """Measure what n draws of q say about π/q; the names are those of `Measured`.
+
+    Unless their number is given, fewer do where densities take long and draws are as good as π's.
+    """
+    if n is None and run.target.data_size >= MANY_DATA:
+        few = _weigh(run, key, FEW_DRAWS)
+        if few[1].k_hat <= CLOSE_K and few[1].worth >= CLOSE_WORTH:
+            return few
+    return _weigh(run, key, DRAWS if n is None else n)
+
+
+def _weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]:
     z, log_p, log_q = draw(key, run.target, run.q, n)
     log_w, invalid = log_weights(log_p, log_q)
     numbers: dict[str, Any] = {"draws": n, "invalid": float(np.mean(invalid))}

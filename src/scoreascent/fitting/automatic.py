@@ -9,12 +9,15 @@
    enough, otherwise `Cycle(IMH(), HMC())`.
 5. Update: moment matching, γ_t = min(γ, t^−0.8), γ ≤ ¼ and less in many dimensions.
 6. Stop: when averaged means and log sds are known to 0.3 of `tolerance`: 0.03 posterior sds, by
-   windows of 20 steps; of 5 where data are many and nearly all of the start's proposals accepted.
+   windows of 20 steps.
 7. Verdict: `diagnose()`. If it is not good, or draws of q are worth less than half of the
    posterior's, and the kernel was `IMH()`, the fit goes on from there with `Cycle(IMH(), HMC())`;
    with `IMH()` if they are worth 85 % and all that is missing is length.
    If it is not good and more steps may help, it goes on, with shorter steps unless it had
    converged: three stages at most, and a fourth where all that is missing is length.
+
+Where data are many and nearly all proposals of the start are accepted, a density takes long and q
+need not move: 64 chains of proposals from the start, and the next paragraph's rule to stop.
 
 From 51 to 2000 dimensions, unless a start, a family, an update or a rule is given, independent
 proposals would hardly be accepted, and there is one stage of another kind (`ladder`):
@@ -44,7 +47,7 @@ import numpy as np
 from rich.console import Console
 
 from scoreascent._arrays import as_default
-from scoreascent._batches import log_probs
+from scoreascent._batches import log_probs, piece
 from scoreascent._random import fold_in, split
 from scoreascent.diagnostics.draws import standard_errors
 from scoreascent.diagnostics.measure import sd_growth
@@ -74,7 +77,7 @@ from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
 from scoreascent.fitting.centring import centred, is_open
 from scoreascent.fitting.flows import Rounds, trained
-from scoreascent.fitting.ladder import Ladder
+from scoreascent.fitting.ladder import Ladder, first_metric
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
 from scoreascent.fitting.stopping import Converged
@@ -85,7 +88,7 @@ from scoreascent.methods import pmcsa
 from scoreascent.run import TOLERANCE, Start
 from scoreascent.schedules import Decay
 from scoreascent.searches import MAX_FULL_RANK, flat_direction, has_gradient
-from scoreascent.target import Target
+from scoreascent.target import MANY_DATA, Target
 from scoreascent.update import DEFAULT, Still, Update, moment_matching
 
 if TYPE_CHECKING:
@@ -115,9 +118,8 @@ LADDER_STEPS, MIN_LADDER_STEPS, PILOT_STEPS = 20_480, 5, 80
 LADDER_CHAINS, MANY_CHAINS = {"cpu": 32}, 64
 SEARCHES = 16  # short ones, where the chains begin
 FAR_AWAY = 1000.0  # for an sd, where none is known
-EVERY = 20  # iterations of a window of the stopping rule,
-CLOSE, EVERY_IF_CLOSE = 0.9, 5  # and where so many proposals from the start are accepted,
-MANY_DATA = 100_000  # if data has so many numbers that few looks at it must do
+EVERY = 20  # iterations of a window of the stopping rule
+CLOSE, CHAINS_IF_CLOSE = 0.9, 64  # where so many proposals of the start are accepted of many data
 LATER_WINDOWS = 16  # where a first look did not do
 MARGIN, MAX_FINER = 1.3, 2.0  # times smaller a tolerance than is needed, and at most, in the next
 MAX_MISFIT = 0.25  # nats, of log π/q at the chains' states: above, q has not their shape
@@ -145,7 +147,7 @@ def fit(given: Arguments) -> Result:
         target, pilot = centred(given.target, fold_in(key_start, 7), points, say)
         given = replace(given, target=target)
     stage, kernel = _first_stage(given, differentiable, key_start, say)
-    rule = stage.stop if isinstance(stage.stop, Ladder) else _first_rule(given)
+    rule = _first_rule(given)
     cost = pilot if stage.start is None else pilot.plus(stage.start.evaluations)
     bent_at = 0  # as many when it turned to a flow
     begun: list[int] = []  # how many stages there were whenever the fit began anew
@@ -157,7 +159,7 @@ def fit(given: Arguments) -> Result:
                 checkpoint=_stage_path(given.checkpoint, number),
             )
         )
-        if given.stop is None and isinstance(rule, Converged) and stage.stop is not None:
+        if given.stop is None and isinstance(stage.stop, Converged):
             result = _told_by(result, rule)
         if isinstance(result.q, FullRankStudentT):  # steps do not fit its degrees of freedom
             result = replace(result, q=_student(result) or result.q)
@@ -188,8 +190,8 @@ def fit(given: Arguments) -> Result:
         assert next_kernel is not None
         kernel = next_kernel
         say(f"goes on with kernel {kernel!r}, because {diagnosis.reason}")
-        stage = _next_stage(stage, result, kernel, say)
-        if given.stop is None and isinstance(rule, Converged) and stage.stop is not None:
+        stage = _next_stage(given, stage, result, kernel, say)
+        if given.stop is None and isinstance(stage.stop, Converged):
             stage = replace(stage, stop=_stricter(rule, diagnosis))
     return replace(result, decisions=tuple(decisions), diagnosis=diagnosis, evaluations=cost)
 
@@ -201,45 +203,64 @@ def _first_stage(
     given: Arguments, differentiable: bool, key: PRNGKeyArray, say: Say
 ) -> tuple[Arguments, Kernel]:
     """Return the arguments of the first stage, and its kernel."""
-    if differentiable and _is_for_chains(given):
+    if differentiable and _asks_nothing(given) and MIN_LADDER <= given.target.dim <= MAX_LADDER:
         return _ladder(given, key, say), ON_THEIR_OWN
     start, q = _start(given, key, say)
     if given.family == "flow":
         assert start is not None
         return replace(_flow(given, q, None, key, say), start=start), IN_BASE
     kernel: Kernel = PROPOSALS_ALONE
-    every = EVERY
+    rate = 0.0
     if start is not None:
         rate = _acceptance(given.target, start)
         kernel = WITH_GRADIENTS if rate < MIN_ACCEPTANCE or q.is_sparse else kernel
-        few = rate >= CLOSE and not q.is_sparse and _data_size(given.target) >= MANY_DATA
-        every = EVERY_IF_CLOSE if few else every
         say(f"kernel: {kernel!r}, for {rate:.0%} of the start's own proposals are accepted")
-    stage = _stage(given, q, kernel, every)
+    is_close = rate >= CLOSE and kernel == PROPOSALS_ALONE and _is_long(given)
+    stage = _still(given, q) if is_close else _stage(given, q, kernel)
     assert stage.method is not None
     say(f"chains: {stage.method.chains}")
-    if given.update is None:
+    if is_close:
+        say("update: none, for q is close and a density of many data takes long")
+    elif given.update is None:
         say(f"update: {stage.update!r}")
     return replace(stage, start=start), kernel
 
 
-def _stage(given: Arguments, q: Family, kernel: Kernel, every: int = EVERY) -> Arguments:
+def _is_long(given: Arguments) -> bool:
+    """Tell whether nothing was asked for and a density takes long, so that few of them must do."""
+    return _asks_nothing(given) and given.target.data_size >= MANY_DATA
+
+
+def _still(given: Arguments, q: Family) -> Arguments:
+    """Return the arguments of a stage of proposals from a q that stands still."""
+    n = given.chains or _more(given.tolerance) * CHAINS_IF_CLOSE
+    steps = MAX_STEPS if given.steps is None else given.steps
+    stop = Ladder(tolerance=given.tolerance / standard_errors(n), most=max(steps, MIN_LADDER_STEPS))
+    method = pmcsa(n, PROPOSALS_ALONE, batch=_batch(given))
+    return replace(given, method=method, q=q, update=Still(), steps=steps, stop=stop)
+
+
+def _batch(given: Arguments) -> int | None:
+    """Return how many chains move at a time: as many as were asked for, or as the data allow."""
+    return piece(given.target) if given.batch is None else given.batch
+
+
+def _stage(given: Arguments, q: Family, kernel: Kernel) -> Arguments:
     """Return the arguments of a stage in which q follows chains that move by this kernel."""
     n = given.chains or _chains(q, given.tolerance)
     update = _update(q, n) if given.update is None else given.update
     stop = given.stop
     if stop is None and given.average is False:
-        stop = _first_rule(given, every)
+        stop = _first_rule(given)
     steps = MAX_STEPS if given.steps is None else given.steps
-    method = pmcsa(n, kernel, batch=given.batch)
+    method = pmcsa(n, kernel, batch=_batch(given))
     return replace(given, method=method, q=q, update=update, steps=steps, stop=stop)
 
 
-def _is_for_chains(given: Arguments) -> bool:
-    """Tell whether nothing was asked for and independent proposals would hardly be accepted."""
+def _asks_nothing(given: Arguments) -> bool:
+    """Tell whether start, family, update and rule are left to choose."""
     asked = (given.start, given.q, given.update, given.stop, given.average or None)
-    nothing = all(x is None for x in asked) and given.family == "auto"
-    return nothing and MIN_LADDER <= given.target.dim <= MAX_LADDER
+    return all(x is None for x in asked) and given.family == "auto"
 
 
 def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
@@ -251,8 +272,8 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     stop = Ladder(tolerance=tolerance, most=max(steps, MIN_LADDER_STEPS))
     stage = replace(
         given,
-        method=pmcsa(n, ON_THEIR_OWN, batch=given.batch),
-        q=FullRank.standard(given.target.dim),
+        method=pmcsa(n, ON_THEIR_OWN, batch=_batch(given)),
+        q=first_metric(FullRank.standard(given.target.dim)),
         update=Still(),
         steps=steps,
         stop=stop,
@@ -268,7 +289,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     say(f"kernel: {ON_THEIR_OWN!r}, for many dimensions")
     say(f"chains: {n}")
     say("update: from states and gradients, each time the number of steps has doubled")
-    return replace(stage, q=start.q, start=start)
+    return replace(stage, q=first_metric(start.q), start=start)
 
 
 def _bends(
@@ -351,10 +372,16 @@ def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> 
     return WITH_CARE if kernel == WITH_GRADIENTS and not more else kernel
 
 
-def _next_stage(stage: Arguments, result: Result, kernel: Kernel, say: Say) -> Arguments:
+def _next_stage(
+    given: Arguments, stage: Arguments, result: Result, kernel: Kernel, say: Say
+) -> Arguments:
     """Return the arguments of a stage at the fitted q, with the chains where they are."""
     q = _family(result, say)
-    stage = replace(stage, method=pmcsa(result.method.chains, kernel, batch=stage.batch), q=q)
+    if isinstance(stage.stop, Ladder) and not q.is_bent:  # q stood still, which did not do
+        stage = _stage(given, q, kernel)
+    else:
+        method = pmcsa(result.method.chains, kernel, batch=stage.batch)
+        stage = replace(stage, method=method, q=q)
     return replace(stage, start=_gone_on(result, stage))
 
 
@@ -429,9 +456,9 @@ def _student(result: Result) -> FullRankStudentT | None:
     return student if float(np.std(log_w)) <= MAX_MISFIT else None
 
 
-def _first_rule(given: Arguments, every: int = EVERY) -> Converged:
+def _first_rule(given: Arguments) -> Converged:
     """Return the rule that must be met; later stages may be asked for more."""
-    return Converged(tolerance=KNOWN * given.tolerance, every=every)
+    return Converged(tolerance=KNOWN * given.tolerance, every=EVERY)
 
 
 def _told_by(result: Result, rule: Converged) -> Result:
@@ -487,7 +514,8 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
         return None, _without_gradient(given.target, say)
     with Ahead() as ahead:
         if given.target.dim <= MAX_FULL_RANK:  # what most fits begin with
-            stage = _stage(given, FullRank.standard(given.target.dim), PROPOSALS_ALONE)
+            q: Family = FullRank.standard(given.target.dim)
+            stage = _still(given, q) if _is_long(given) else _stage(given, q, PROPOSALS_ALONE)
             by_method.compile_ahead(stage, None, ahead)
         start = weighed(given.target, laplace(given.target, key), fold_in(key, 1))
     _check_proper(given.target, start.q.mean, start.q.sd)
@@ -545,11 +573,6 @@ def _update(q: Family, n: int) -> Update:
     free = 1 if q.is_sparse else q.dim
     first = float(np.clip(round(0.8 * n / (_parts(q) * free**2), 2), 0.01, 0.25))
     return moment_matching(Decay(first=first, power=0.8))
-
-
-def _data_size(target: Target) -> int:
-    """Return how many numbers the density is told as data."""
-    return sum(int(np.size(x)) for x in jax.tree.leaves(target.data))
 
 
 def _acceptance(target: Target, start: Start) -> float:

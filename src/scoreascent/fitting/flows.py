@@ -11,7 +11,7 @@ ends as that of a `Ladder` does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -54,9 +54,12 @@ class Rounds(Ladder):
     Rounds(tolerance=0.05)
     """
 
-    slopes: ClassVar[bool] = False
     first: int = 10
     most: int = 2560
+
+    def keeps_slopes(self, method: Method) -> bool:
+        """Tell whether gradients are kept beside the states: a flow learns from these alone."""
+        return False
 
     def watch(self, method: Method, rungs: Rungs, target: Target) -> Climb:
         """Return the rule at work."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from scoreascent._structs import Config, check_count
 from scoreascent.diagnostics import stein
 from scoreascent.diagnostics.chains import rhat
 from scoreascent.diagnostics.draws import careful_errors, own_errors, some_states
-from scoreascent.families import Family, FullRank
+from scoreascent.families import Family, FewDirections, FullRank
 from scoreascent.loop import CHUNK_ROWS, State, Trace, kept_points
 from scoreascent.methods import Method
 from scoreascent.run import Convergence
@@ -63,8 +63,6 @@ class Ladder(Config):
     >>> Ladder(tolerance=0.05)
     Ladder(tolerance=0.05)
     """
-
-    slopes: ClassVar[bool] = True  # whether gradients are kept beside the states
 
     tolerance: float = 0.0285
     rhat: float = 1.04
@@ -112,10 +110,15 @@ class Ladder(Config):
         """Return no states yet, of a run that begins in this state (its shapes are enough)."""
         if many:
             raise ValueError("a ladder is for one fit, not for replications")
-        points = jax.eval_shape(lambda s: kept_points(method, s, self.slopes), state)
+        slopes = self.keeps_slopes(method)
+        points = jax.eval_shape(lambda s: kept_points(method, s, slopes), state)
         count = lambda n: np.asarray(n, np.int64)  # noqa: E731
         none = np.zeros((0, *points.shape), points.dtype)
         return Rungs(count(0), count(1), count(0), np.zeros(6), np.zeros(0, np.int64), none)
+
+    def keeps_slopes(self, method: Method) -> bool:
+        """Tell whether gradients are kept beside the states."""
+        return not method.is_independent
 
     def watch(self, method: Method, rungs: Rungs, target: Target) -> Climb:
         """Return the rule at work."""
@@ -123,7 +126,10 @@ class Ladder(Config):
 
 
 class Rungs(NamedTuple):
-    """Late states and gradients of the chains: rows (times, chains, 2d), and their step numbers."""
+    """Late states and gradients of the chains: rows (times, chains, 2d), and their step numbers.
+
+    Chains of independent proposals have no gradients: their rows are (times, chains, d).
+    """
 
     origin: Any  # the iteration before the first
     thin: Any  # iterations between two rows
@@ -141,8 +147,8 @@ class Climb:
     """
 
     def __init__(self, rule: Ladder, method: Method, rungs: Rungs, target: Target) -> None:
-        self.slopes = rule.slopes
         self.rule, self.windows, self._method, self._target = rule, rungs, method, target
+        self.slopes = rule.keeps_slopes(method)
         self.seen = Convergence(0)
         self.met = self.hopeless = False
         self._last: tuple[Any, Family, Balanced] | None = None
@@ -176,14 +182,16 @@ class Climb:
         if is_mark and steps >= FIRST_LOOK:
             self._look(state, steps)
             self._conclude()
-        return self._on_rung(state, steps) if is_rung and not self.met else state
+        return self._on_rung(state, steps) if is_rung and self.slopes and not self.met else state
 
     def average(self, state: State) -> Family:
         """Return the Gaussian with the moments of the late states."""
         states, _ = self.late_states(state)
         if states is None or len(states) * states.shape[1] < 2:
             return state.q
-        return gaussian(states.reshape(-1, states.shape[-1]), state.q)
+        # q that stood still, and whose own proposals were accepted, knows correlations better
+        share = None if self.slopes else 1.0
+        return gaussian(states.reshape(-1, states.shape[-1]), state.q, share)
 
     def late_states(self, state: State) -> tuple[Any, Any]:
         """Return the late states (times, chains, d), and the controls that balance them, if any."""
@@ -241,7 +249,9 @@ class Climb:
     def _on_rung(self, state: State, steps: int) -> State:
         """Return the state with q set anew, and a step size that learns it."""
         dim = state.q.dim
-        points = np.asarray(self.windows.points, np.float64).reshape(-1, 2 * dim)
+        points = self.windows.points.reshape(-1, 2 * dim)
+        if dim <= MAX_WHOLE:  # beyond, a copy with more digits would take longer than all else
+            points = points.astype(np.float64)
         q = metric(points[:, :dim], points[:, dim:], state.q)
         taken = 0 if steps <= LEARNS_AFRESH else AS_IF_AFTER
         stretch = LONGER if steps >= MAY_STRETCH and self._lags() else 1.0
@@ -267,25 +277,26 @@ def balanced(target: Target, points: Any, q: Family, tolerance: float) -> Balanc
 
     The worst error is that of all coordinates and of all of the model's own scalars. Where some are
     not known to the tolerance, states are taken so that the control variates of the coordinates
-    that matter to those known worst average to zero, if the worst error gets smaller by it.
+    that matter to those known worst average to zero, if the worst error gets smaller by it. Points
+    (times, chains, d) are states without gradients, and there are no control variates.
     """
-    dim = points.shape[-1] // 2
+    dim = target.dim
     states = points[..., :dim]
-    z, g = (np.asarray(x, np.float64) for x in (states, points[..., dim:]))
-    some, _ = some_states(target, z)
-    error = errors(z)
-    own, own_error = own_errors(target, some.astype(states.dtype), tolerance)
+    some, _ = some_states(target, states)
+    error = errors(states)
+    own, own_error = own_errors(target, some, tolerance)
     worst = float(np.max(np.concatenate([error, own_error])))
     plain = Balanced(states, None, worst)
-    most = min(MAX_BALANCED, z[..., 0].size // (STATES_A_CONTROL * stein.PER_COORDINATE))
-    if not most or not tolerance < worst < np.inf or not np.all(np.isfinite(g)):
+    most = min(MAX_BALANCED, states[..., 0].size // (STATES_A_CONTROL * stein.PER_COORDINATE))
+    most = most if points.shape[-1] > dim else 0
+    if not most or not tolerance < worst < np.inf or not np.all(np.isfinite(points)):
         return plain
     at = _coordinates(error, some, own, own_error, most, tolerance)
-    controls = stein.zero_means(z, g, np.asarray(q.tril, np.float64), at)  # type: ignore[attr-defined]
+    controls = stein.zero_means(states, points[..., dim:], _root(q), at)
     times = stein.balanced(controls)
     if times is None:
         return plain
-    chain = np.arange(z.shape[1])
+    chain = np.arange(states.shape[1])
     states, controls = states[times, chain], controls[times, chain]
     after = float(np.max(errors(states, controls)))
     if after <= max(tolerance, MIN_GAIN * worst):
@@ -302,11 +313,11 @@ def _coordinates(error: Any, z: Any, own: Any, own_error: Any, most: int, limit:
     To one of the model's own scalars that is the one that it correlates with most.
     """
     found = dict.fromkeys((float(error[i]), int(i)) for i in np.flatnonzero(error > limit))
-    x = z.reshape(-1, z.shape[-1])
+    x = z.reshape(-1, z.shape[-1]).astype(np.float64)
     x = (x - x.mean(0)) / x.std(0)
     for i in np.argsort(-own_error)[:most]:
         if own_error[i] > limit:
-            y = own[..., i].ravel()
+            y = own[..., i].ravel().astype(np.float64)
             found[float(own_error[i]), int(np.argmax(np.abs((y - y.mean()) @ x)))] = None
     ranked = dict.fromkeys(i for _, i in sorted(found, reverse=True))
     return np.sort(list(ranked)[:most])
@@ -327,7 +338,7 @@ def assess(states: Any, looks: int, tolerance: float, error: float | None = None
 
 def errors(states: Any, controls: Any = None) -> Floats:
     """Return the larger standard error of every coordinate's mean and sd, in its sds."""
-    worse: Floats = careful_errors(np.asarray(states, np.float64), controls)
+    worse: Floats = careful_errors(np.asarray(states), controls)
     return worse
 
 
@@ -340,22 +351,38 @@ def metric(z: Floats, g: Floats, before: Family) -> Family:
     diagonal is taken, (Var z / Var g)^½.
     """
     n, dim = z.shape
-    mean, away = z.mean(0), z - z.mean(0)
-    slopes = g - g.mean(0)
+    mean = z.mean(0, dtype=np.float64)
+    away, slopes = (x - x.mean(0, dtype=np.float64).astype(x.dtype) for x in (z, g))
     with np.errstate(all="ignore"):
-        unit = (np.mean(away**2, 0) / np.mean(slopes**2, 0)) ** 0.25
-    plain = np.where(away.any(0), np.sqrt(np.mean(away**2, 0)), np.asarray(before.sd, np.float64))
+        var, var_g = (np.mean(x**2, 0, dtype=np.float64) for x in (away, slopes))
+        unit = (var / var_g) ** 0.25
+    plain = np.where(var > 0, np.sqrt(var), np.asarray(before.sd, np.float64))
     unit = np.where(np.isfinite(unit) & (unit > 0), unit, plain)
-    tril = np.diag(unit)
+    few = isinstance(before, FewDirections)
+    dtype: Any = before.mean.dtype
+    found: Family = _full_rank(mean, np.diag(unit), before)
+    if few:
+        found = FewDirections.plain(mean.astype(dtype), unit.astype(dtype), 2 * DIRECTIONS)
     if n > dim:
         try:
-            x, y = away / unit, slopes * unit
-            middle = _geometric_mean(x, y) if dim <= MAX_WHOLE else _in_few_directions(x, y)
-            whole = unit[:, None] * np.linalg.cholesky(middle)
-            tril = whole if np.all(np.isfinite(whole.astype(before.mean.dtype))) else tril
-        except np.linalg.LinAlgError:
+            x, y = away / unit.astype(z.dtype), slopes * unit.astype(z.dtype)
+            if few:
+                whole: Family = _in_few_directions(mean, unit, x, y, before)
+            else:
+                tril = unit[:, None] * np.linalg.cholesky(_geometric_mean(x, y))
+                whole = _full_rank(mean, tril, before)
+            if all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(whole)):
+                found = whole
+        except (np.linalg.LinAlgError, ValueError):
             pass
-    return _full_rank(mean, tril, before)
+    return found
+
+
+def first_metric(q: Family) -> Family:
+    """Return the q that chains begin with: of a family that is quick in so many dimensions."""
+    if q.dim <= MAX_WHOLE:
+        return q
+    return FewDirections.plain(q.mean, q.sd, 2 * DIRECTIONS)
 
 
 def _geometric_mean(x: Floats, y: Floats) -> Floats:
@@ -367,10 +394,11 @@ def _geometric_mean(x: Floats, y: Floats) -> Floats:
     return factor @ factor.T
 
 
-def _in_few_directions(x: Floats, y: Floats) -> Floats:
+def _in_few_directions(
+    mean: Floats, unit: Floats, x: Floats, y: Floats, before: Family
+) -> FewDirections:
     """Return the same where it matters most: in the widest directions of x and of y, else one."""
-    dim = x.shape[1]
-    some = np.random.default_rng(0).standard_normal((dim, DIRECTIONS))
+    some = np.random.default_rng(0).standard_normal((x.shape[1], DIRECTIONS)).astype(x.dtype)
     axes = []
     for z in (x, y):
         basis = some
@@ -378,32 +406,39 @@ def _in_few_directions(x: Floats, y: Floats) -> Floats:
             basis = np.linalg.qr(z.T @ (z @ basis))[0]
         axes.append(basis)
     basis = np.linalg.qr(np.concatenate(axes, axis=1))[0]
-    inner = _geometric_mean(x @ basis, y @ basis)
-    return np.eye(dim) + basis @ (inner - np.eye(len(inner))) @ basis.T
+    inner = _geometric_mean(*((z @ basis).astype(np.float64) for z in (x, y)))
+    values, vectors = np.linalg.eigh(inner)
+    parts: Any = (mean, unit, basis @ vectors, np.sqrt(values))
+    return FewDirections(*(part.astype(before.mean.dtype) for part in parts))
 
 
-def gaussian(z: Any, before: Family) -> Family:
+def gaussian(z: Any, before: Family, share: float | None = None) -> Family:
     """Return the Gaussian with the means and sds of the states z, and correlations as they say.
 
     As long as the states do not outnumber the dimensions by far, their correlations are shrunk
-    towards those of the q that moved them.
+    towards those of the q that moved them; or by a `share`, 1 for those of q alone.
     """
     z = np.asarray(z, np.float64)
     n, dim = z.shape
     mean, sd = z.mean(0), z.std(0)
-    before_tril = np.asarray(before.tril, np.float64)  # type: ignore[attr-defined]
-    old = before_tril / np.sqrt(np.sum(before_tril**2, 1))[:, None]
+    old = _root(before)
+    old = old / np.sqrt(np.sum(old**2, 1))[:, None]
     with np.errstate(all="ignore"):
         x = (z - mean) / sd
     if not np.all(np.isfinite(x)):
         return before
-    share = dim / (n + dim)
+    share = dim / (n + dim) if share is None else share
     correlation = (1 - share) * (x.T @ x / n) + share * (old @ old.T)
     try:
         tril = sd[:, None] * np.linalg.cholesky(correlation)
     except np.linalg.LinAlgError:
         tril = sd[:, None] * old
     return _full_rank(mean, tril, before)
+
+
+def _root(q: Any) -> Floats:
+    """Return a factor F of q's covariance F Fᵀ."""
+    return np.asarray(q.root if isinstance(q, FewDirections) else q.tril, np.float64)
 
 
 def _second_moments(x: Floats) -> Floats:

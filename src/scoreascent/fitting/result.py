@@ -109,14 +109,18 @@ class Result(Run):
         return summarise(self, source)
 
     def diagnose(
-        self, key: PRNGKeyArray | int | None = None, draws: int = 4000, steps: int | None = None
+        self,
+        key: PRNGKeyArray | int | None = None,
+        draws: int | None = None,
+        steps: int | None = None,
     ) -> Diagnosis:
         """Tell whether to believe this fit: a verdict in words, and the numbers behind it.
 
-        Draws of q are weighed against the posterior; the chains take up to 400 more steps at the
-        fitted q; and the fit goes on for `steps` iterations (a fifth of those done, if not said)
-        to see whether λ would still move, unless a stopping rule has seen that it does not. The
-        result itself stays as it is.
+        Draws of q (4000, or 1024 if data are many and these are as good as the posterior's, or
+        as many as are asked for) are weighed against it; the chains take up to 400 more steps at
+        the fitted q; and the fit goes on for `steps` iterations (a fifth of those done, if not
+        said) to see whether λ would still move, unless a stopping rule has seen that it does not.
+        The result itself stays as it is.
 
         The verdict is "good", "use with importance weights", "not converged: run longer", or names
         what is wrong: chains that did not mix, mass that was not seen, a posterior without a
