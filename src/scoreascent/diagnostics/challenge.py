@@ -40,6 +40,8 @@ MAX_ABOVE = 2.0  # nats, of a weight π/q over the largest that was seen
 MAX_ANNEALED = 50  # dimensions, up to which particles that walk at random find anything
 ANNEALINGS = 2  # by themselves: each misses a narrow place now and then
 PARTICLES_TRIED = 4  # of them, from which searches begin
+SCREENED, CLIMBED = 4096, 8  # places around q at which log p is looked at, and searches from them
+AROUND = (0.5, 2.0)  # sizes of q, between which they are
 PATH_PLACES = 3  # of a search that did not come home, beside its end
 
 
@@ -79,6 +81,7 @@ def challenge(
         z, log_p, densities = anneal(run.target, run.q, known.is_new, unit, rng)
         cost.densities += densities
         far += _some(z, log_p, mean, unit)
+    far += _screened(run, rng, mean, unit, known, cost)
     worst: tuple[float, float] = (0.0, 0.0)
     where: tuple[Vector, Vector] | None = None
     paths, gradients = climb(run.target, far, home, unit, MAX_ITERATIONS)
@@ -94,6 +97,26 @@ def challenge(
     count = (cost.densities, cost.gradients)
     told = {"stray": worst[0], "stray_mass": worst[1], "stray_at": where}
     return {**told, "challenge_count": count}
+
+
+def _screened(
+    run: Run, rng: np.random.Generator, mean: Vector, unit: Vector, known: Known, cost: Cost
+) -> list[Vector]:
+    """Return a few of many places around q, of those where log p is far above what q says.
+
+    A mode that is narrow beside q is climbed from near it alone, but there log p tells.
+    """
+    if run.q.dim > MAX_ANNEALED:
+        return []
+    direction = rng.standard_normal((SCREENED, len(mean)))
+    direction /= np.linalg.norm(direction, axis=1)[:, None]
+    size = np.sqrt(len(mean)) + 5.0
+    steps = size * rng.uniform(*AROUND, (SCREENED, 1)) * direction
+    z = as_default(mean + steps @ unit.T)
+    log_p = log_probs(run.target, z)
+    cost.densities += SCREENED
+    above = log_p - log_probs(run.q, z) - known.log_evidence > known.log_w_star + MAX_ABOVE
+    return list(rng.permutation(z[above & np.isfinite(log_p)])[:CLIMBED].astype(np.float64))
 
 
 def _some(z: Vector, log_p: Vector, mean: Vector, unit: Vector) -> list[Vector]:

@@ -406,7 +406,8 @@ def _other_start(
     strayed = diagnosis.verdict == UNSEEN and diagnosis.stray_at is not None
     if strayed and len(begun) < MAX_ANEW:
         say(f"begins anew with one place more, because {diagnosis.reason}")
-        return with_place(result.q, diagnosis.stray_at, diagnosis.stray_mass, key)
+        place, mass = diagnosis.stray_at, diagnosis.stray_mass
+        return with_place(given.target, result.q, place, mass, key)
     if result.start is None or not np.isnan(result.start.log_evidence):
         return None
     several = not result.start.agree and diagnosis.verdict in (UNSEEN, STUCK)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MAX_VALLEY = 3.0  # nats that log p may fall between two places that count as one
 MIN_WEIGHT = 0.02  # of a component, as a share of the largest one, at least
 MIN_SHARE = 1e-4  # of the mass of the best place, by its Gaussian: less is not a place
-CLEAN = 6144  # searches in a row that must find nothing new
-ROUND, WIDTH = 512, 128  # of them, between two looks at what was found, and side by side
-MAX_GRADIENTS, MAX_PLACES = 200_000, 64
+POINTS, MAX_POINTS = 2**15, 2**18  # at which a round looks, and at which all do together
+ROUND, WIDTH = 256, 64  # searches of a round at most, and side by side
+MAX_GRADIENTS, MAX_PLACES = 100_000, 64
 ITERATIONS = 120  # gradients of a search
-SIZES = (0.4, 0.6, 0.8, 1.2)  # of the boxes where they begin, by how far places are apart
+SIZES = (0.4, 0.7, 1.0, 1.4)  # of the boxes where these are, by how far places are apart
 MARGIN = 2.0  # nats, of a weight π/q over the largest that was seen
 
 
@@ -40,13 +40,16 @@ def more(target: Target, places: list[Found], rng: np.random.Generator, cost: Co
     """Return the places, best first, and others that many more searches find, if there are any.
 
     Where there are several there may be more, and a mode that is narrow beside the others is come
-    to from near it alone. Searches begin in boxes around the known ones, end as soon as they come
-    to one of these, and go on until thousands in a row have found no new one.
+    to from near it alone. So log p is looked at in many places, in boxes around those known. Where
+    it is far above the mixture of these, searches begin; those that come to a known one end there.
+    It goes on until rounds of many thousand points have led to no new place.
     """
     clean = spent = 0
     unit = plain_unit(target.dim)
-    while clean < CLEAN and spent < MAX_GRADIENTS and len(places) < MAX_PLACES:
-        first, home = _first(places, rng), _home(places)
+    while clean < MAX_POINTS and spent < MAX_GRADIENTS and len(places) < MAX_PLACES:
+        home = _home(places)
+        first = _first(target, places, home, rng)
+        cost.densities += POINTS
         paths, gradients = climb(target, first, home, unit, ITERATIONS, width=WIDTH)
         spent, known = spent + gradients, len(places)
         for path in paths:
@@ -58,19 +61,24 @@ def more(target: Target, places: list[Found], rng: np.random.Generator, cost: Co
                 continue
             if not any(is_one_place(target, g, new, cost) for g in places):
                 places = [*places, new]
-        clean = clean + ROUND if len(places) == known else 0
+        clean = clean + POINTS if len(places) == known else 0
     cost.gradients += spent
     return sorted(places, key=lambda g: -g.elbo)
 
 
-def _first(places: list[Found], rng: np.random.Generator) -> list[Vector]:
+def _first(
+    target: Target, places: list[Found], home: Home, rng: np.random.Generator
+) -> list[Vector]:
     """Return where a round of searches begins: in boxes as wide as the places are apart."""
     means = np.stack([g.mean for g in places])
     sd = np.sqrt(np.mean([g.sd**2 for g in places], 0))
     centre = 0.5 * (means.min(0) + means.max(0))
     reach = float(np.max(np.abs(means - centre) / sd)) + 3.0
-    sizes = reach * np.resize(SIZES, ROUND)[:, None]
-    return list(centre + sizes * sd * rng.uniform(-1, 1, (ROUND, len(sd))))
+    sizes = reach * np.resize(SIZES, POINTS)[:, None]
+    z = as_default(centre + sizes * sd * rng.uniform(-1, 1, (POINTS, len(sd))))
+    log_p = log_probs(target, z)
+    above = np.isfinite(log_p) & (log_p - log_probs(home.q, z) > home.above)
+    return list(rng.permutation(z[above])[:ROUND].astype(np.float64))
 
 
 def _home(places: list[Found]) -> Home:

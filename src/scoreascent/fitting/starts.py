@@ -89,7 +89,7 @@ def laplace(
             others = gaussians(target, [before[i] for i in at], rng, cost)
             best = max([best, *others], key=lambda g: g.elbo)
         found.append(replace(best, end=path.z[-1]))
-    return _chosen(target, found, cost)
+    return _chosen(target, found, rng, cost)
 
 
 def climbed(target: Target, key: PRNGKeyArray | int = 0, searches: int = 16) -> Start:
@@ -126,9 +126,22 @@ def climbed(target: Target, key: PRNGKeyArray | int = 0, searches: int = 16) -> 
     return Start(q, jnp.asarray(as_default(z)), heights, len(fair), True, count)
 
 
-def with_place(q: Family, place: tuple[Vector, Vector], mass: float, key: PRNGKeyArray) -> Start:
-    """A start at q and one more place: the mean and covariance of a Gaussian, and its mass."""
+def with_place(
+    target: Target, q: Family, place: tuple[Vector, Vector], mass: float, key: PRNGKeyArray
+) -> Start:
+    """A start at q and one more place: the mean and covariance of a Gaussian, and its mass.
+
+    Where there are two there may be more. If many searches find others, it is at all of them.
+    """
     parts: Any = q if isinstance(q, Mixture) else q.envelope()
+    rng, cost = np.random.default_rng(np.asarray(jax.random.key_data(key))), Cost()
+    known = [*np.asarray(parts.loc, np.float64).reshape(-1, q.dim), place[0]]
+    found = more(target, gaussians(target, known, rng, cost), rng, cost)
+    count = (cost.densities, cost.gradients)
+    if len(found) > len(known):
+        z = np.concatenate([g.z[np.isfinite(g.log_p)] for g in found])
+        heights = tuple(g.elbo for g in found)
+        return Start(mixture(found), jnp.asarray(as_default(z)), heights, len(found), False, count)
     old = np.asarray(q.weights) if isinstance(q, Mixture) else np.ones(1)
     shape = (len(old), q.dim)
     tril = np.asarray(parts.tril, np.float64).reshape(*shape, q.dim)
@@ -142,7 +155,7 @@ def with_place(q: Family, place: tuple[Vector, Vector], mass: float, key: PRNGKe
         )
     )
     z = sample(key, begun, POINTS)
-    return Start(fitted, jnp.asarray(z), (), len(means), False, (0, 0))
+    return Start(fitted, jnp.asarray(z), (), len(means), False, count)
 
 
 def weighed(target: Target, start: Start, key: PRNGKeyArray) -> Start:
@@ -189,10 +202,10 @@ def pathfinder(
         found.append(_best_of_path(target, *(np.asarray(x, np.float64) for x in path)))
         cost.densities += (PATHFINDER_ITERATIONS + 2) * DRAWS
         cost.gradients += PATHFINDER_ITERATIONS
-    return _chosen(target, found, cost)
+    return _chosen(target, found, rng, cost)
 
 
-def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
+def _chosen(target: Target, found: list[Found], rng: np.random.Generator, cost: Cost) -> Start:
     """Return the best of what the searches found, and whether it is one place."""
     found.sort(key=lambda g: -g.elbo)
     if not np.isfinite(found[0].elbo):
@@ -206,7 +219,7 @@ def _chosen(target: Target, found: list[Found], cost: Cost) -> Start:
     agree = len(places) == 1
     q: Family = _family(kept, weights / weights.sum(), target.dim)
     if not agree and target.dim <= MAX_MIXTURE:
-        places = more(target, places, np.random.default_rng(len(found)), cost)
+        places = more(target, places, rng, cost)
         q = mixture(places)
     evaluations = (cost.densities, cost.gradients)
     return Start(q, jnp.asarray(as_default(z)), elbos, len(kept), agree, evaluations)
