@@ -293,10 +293,10 @@ def groups(n: Any, sd: float) -> sa.Target:
 
 def test_the_rule_is_the_share_of_precision_that_the_data_have() -> None:
     """With n observations and a scale of one, that is n/(n + 1)."""
-    target = groups([0.5, 1.0, 4.0, 1000.0], 1.0)
+    target = groups([0.5, 1.0, 2.0, 1000.0], 1.0)
     z = np.zeros((5, 5), np.float32)  # tau = 1, and no element away from zero
     found, cost = centred(target, jax.random.key(0), lambda *_: (z, Count(3, 4)), print)
-    np.testing.assert_allclose(found.data[-1], [1 / 3, 1 / 2, 4 / 5, 1.0], rtol=1e-5)
+    np.testing.assert_allclose(found.data[-1], [1 / 3, 1 / 2, 2 / 3, 1.0], rtol=1e-5)
     assert cost == Count(3, 4 + 2 * 5 * 4)
     assert not is_open(found)
 

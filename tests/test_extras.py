@@ -88,7 +88,7 @@ TABLE_OF: list[tuple[str, str, Callable[[Any, Path], str]]] = [
     ("arviz", "arviz", call(lambda: a_fit().to_arviz())),
     ("blackjax", "blackjax", call(lambda: sa.from_blackjax(lambda log_p, q: None))),
     ("pymc", "pymc", call(lambda: sa.from_pymc())),
-    ("flows", "flowjax", call(lambda: sa.Flow.standard(2).log_prob(jnp.zeros(2)))),
+    ("flows", "flowjax", call(lambda: sa.Flow.standard(2))),
     ("plots", "matplotlib", call(lambda: sa.plots.plot_trace(a_fit()))),
     ("cli", "typer", command("doctor")),
     ("cli", "sklearn", command("demo")),

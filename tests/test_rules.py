@@ -30,6 +30,7 @@ FINE = Measured(
     far_mass=0.0, least_log_q=-9.0, spacing=1e-6,
     rhat_lambda=1.02, drift=0.05, error=np.nan, trend=0.2, status="max_steps",
     complaint="", late_acceptance=0.8, growth=1.0, reach=1.0, places_agree=True, moves_alone=False,
+    bent=False,
     parts=1, mass_unsure=0.0, mass_gap=0.0, changes=np.nan,
     tolerance=0.1, gap=0.0, unsure=0.0, worst="tau", numbers=(),
 )  # fmt: skip
@@ -84,6 +85,8 @@ CASES = [
     ("heavy_tails", {"tail": 0.51}, NO_MOMENTS, "Pareto shape 0.51"),
     ("heavy_tails", {"tail": 0.49}, None, ""),
     ("unseen_mass", {"unseen": 0.05}, UNSEEN, "5% of the posterior's second moment"),
+    ("heavy_tails", {"tail": 0.6, "bent": True, "k_hat": 0.6, "chi2": 0.5}, None, ""),
+    ("heavy_tails", {"tail": 0.6, "bent": True, "k_hat": 0.8}, NO_MOMENTS, "Pareto shape 0.60"),
     ("unseen_mass", {"unseen": 0.035, "moves_alone": True}, None, ""),
     ("unseen_mass", {"unseen": 0.035}, UNSEEN, "% of the posterior's second moment"),
     ("unseen_mass", {"unseen": 0.025}, None, ""),

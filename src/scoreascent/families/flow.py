@@ -109,7 +109,7 @@ class Flow(Family):
     @classmethod
     def from_gaussian(cls, q: Any, **net: Any) -> Flow:
         """The flow that begins as N(q.mean, q.cov); `net` are settings of `Net`."""
-        _check_dim(q.dim)
+        require_flows(q.dim)
         base = q if isinstance(q, FullRank) else FullRank.from_moments(q.mean, q.cov)
         settings = Net(**{"layers": max(LAYERS, 2 * _bits(base.dim)), **net})
         theta = _first_theta(settings, base.dim, str(base.loc.dtype))
