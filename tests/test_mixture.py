@@ -171,17 +171,15 @@ def test_a_start_is_weighed_before_chains_begin_there() -> None:
     assert start.evaluations[0] == 2 * 512
 
 
-TWO = sa.Target(lambda z: two().log_prob(z), dim=2)
-
-
 def test_a_place_that_was_found_later_becomes_a_component() -> None:
     place = (np.array([9.0, 9.0]), 0.25 * np.eye(2))
-    start = with_place(TWO, two(), place, 0.01, jax.random.key(0))
+    target = sa.Target(two().log_prob, dim=2)  # which has nothing there
+    start = with_place(target, two(), place, 0.01, jax.random.key(0))
     assert start.q.components == 3
     np.testing.assert_allclose(start.q.loc[-1], place[0])
     np.testing.assert_allclose(start.q.weights[:2] / two().weights, 0.98, atol=0.002)
     assert np.mean(np.asarray(start.z)[:, 1] > 6) > 0.08  # chains begin there more often
-    all_of_it = with_place(TWO, two(), place, 1.0, jax.random.key(0))
+    all_of_it = with_place(target, two(), place, 1.0, jax.random.key(0))
     np.testing.assert_allclose(all_of_it.q.weights[-1], 0.9, rtol=1e-5)
 
 
