@@ -171,6 +171,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "method function": (fitted(method=sa.pmcsa), "method must be one such as"),
     "method string": (fitted(method="pmcsa"), "method must be one such as .* got 'pmcsa'"),
     "dim of q0": (fitted(q0=sa.MeanField.standard(3)), "q0 has dim 3 but the target has dim 2"),
+    "start": (fitted(start=sa.MeanField.standard(2)), r"start must be one such as tempered"),
+    "start and q0": (
+        lambda: sa.fit(TARGET, start=sa.laplace(TARGET), q0=sa.MeanField.standard(2)),
+        "give start or q0, not both",
+    ),
     "q0 number": (fitted(q0=3), "q0 must be a family"),
     "q0 class": (fitted(q0=sa.MeanField), r"q0 must be a member of a family, such as Mean"),
     "q0 gives none": (fitted(q0=lambda key: 3.0), "q0"),

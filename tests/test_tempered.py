@@ -43,7 +43,9 @@ def test_the_evidence_of_particles() -> None:
 @pytest.mark.slow
 def test_a_fit_that_begins_there_is_good() -> None:
     target = sa.Target(nine, dim=2)
-    result = sa.fit(target, q0=sa.tempered(target), progress=False)
+    start = sa.tempered(target)
+    result = sa.fit(target, start=start, progress=False)
+    assert result.decisions == sa.fit(target, q0=start, progress=False).decisions
     assert result.diagnosis.verdict == GOOD
     np.testing.assert_allclose(result.q.sd, np.sqrt(0.25 + 32 / 3), rtol=0.03)
 

@@ -66,6 +66,7 @@ def check(
     target: Any,
     method: Any,
     q0: Any,
+    start: Any,
     optimizer: Any,
     steps: Any,
     key: Any,
@@ -105,6 +106,7 @@ def check(
     if method is None and steps == 0:
         raise ValueError("steps is 0, but fit(target) must run to choose and judge; give 1 or more")
     run_key = as_key(key)
+    q0 = _check_start(start, q0)
     start = q0 if isinstance(q0, Start) else None
     q = None
     if method is not None or q0 is not None:
@@ -141,6 +143,17 @@ def check(
         callback_every=check_count("callback_every", callback_every, 1),
         throw=throw,
     )
+
+
+def _check_start(start: Any, q0: Any) -> Any:
+    """Return q0, or the start that was given in its place."""
+    if start is None:
+        return q0
+    if not isinstance(start, Start):
+        raise ValueError(f"start must be one such as tempered(target) gives, got {start!r}")
+    if q0 is not None:
+        raise ValueError("give start or q0, not both: each says where q and the chains begin")
+    return start
 
 
 def _check_method(method: Any) -> Method | None:

@@ -29,6 +29,7 @@ def fit(
     method: Method | Literal["auto"] = "auto",
     *,
     q0: Family | Start | Callable[[PRNGKeyArray], Family] | None = None,
+    start: Start | None = None,
     optimizer: optax.GradientTransformation | Update | None = None,
     steps: int | None = None,
     key: PRNGKeyArray | int = 0,
@@ -60,6 +61,7 @@ def fit(
         q0: the family and where it starts, or a function of a key that gives it (each replication
             then gets its own), or a `Start` such as `laplace(target)` gives, from whose points the
             chains begin. The default is a mean-field Gaussian N(0, I).
+        start: where to begin, such as `laplace(target)` or `tempered(target)`; the same as q0.
         optimizer: any optax optimiser, or another `Update`. The default is ADAM with step 0.01.
         steps: the iteration to reach, counted from the beginning of the run, so a run resumed from
             `state` or `checkpoint` goes on to the same end. The default is 10 000.
@@ -107,6 +109,7 @@ def fit(
         target=target,
         method=method,
         q0=q0,
+        start=start,
         optimizer=optimizer,
         steps=steps,
         key=key,
