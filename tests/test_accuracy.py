@@ -554,6 +554,13 @@ def test_errors_in_the_models_own_space():
     assert seen["quantile_error"] == pytest.approx(0.5 / (9 / own.NORMAL_RANGE))
 
 
+def test_quantiles_of_a_positive_scalar_without_an_sd_are_held_on_a_log_scale():
+    known = own.Own(("a",), np.array([[np.nan, np.nan, 0.1, 1, 10]]))
+    found = own.Own(("a",), np.array([[np.nan, np.nan, 0.1, 1, 12]]))
+    expected = np.log(1.2) / (np.log(100) / own.NORMAL_RANGE)
+    assert own.errors(found, known)["quantile_error"] == pytest.approx(expected)
+
+
 def test_own_numbers_of_draws_are_those_of_the_models_space(tmp_path):
     entry = MODELS["eight-schools"]
     target = entry.target()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -85,6 +86,23 @@ def test_errors_are_those_of_repeated_runs() -> None:
     np.testing.assert_allclose(claimed, spread, rtol=0.15)
     naive = 1 / np.sqrt(40 * 30)
     assert claimed[0] > 2 * naive
+
+
+def test_draws_of_a_mixture_with_the_posteriors_shape_are_fresh() -> None:
+    """Its numbers are the chains' own all the same; a q that is off gives way to the chains."""
+    at = np.array([[-4.0], [4.0]], np.float32)
+    weights = np.array([0.3, 0.7], np.float32)
+    q = sa.Mixture.from_moments(at, np.ones((2, 1, 1), np.float32), weights)
+    result = sa.fit(sa.Target(q.log_prob, dim=1), key=0, progress=False)
+    assert result.draws_from == "q"
+    z = np.asarray(result.sample(0, 20_000)["z"], float)
+    assert len(np.unique(z)) > 19_000
+    assert z_score(z < 0, [0.3]) < Z_MAX
+    assert result.summary()[0] == dict(result.diagnosis.numbers[0])
+    assert np.isfinite(result.summary()[0]["mean_error"])
+    for worse in ({"q_gap": 0.2}, {"k_hat": 0.8}, {"chi2": 1.0}, {"verdict": "x"}):
+        other = replace(result, diagnosis=replace(result.diagnosis, **worse))
+        assert other.draws_from == "chains"
 
 
 def test_a_fit_by_hand_has_draws_of_q_unless_it_kept_states() -> None:

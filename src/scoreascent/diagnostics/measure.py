@@ -96,6 +96,8 @@ class Measured:
             its sds (five, or three and a half if q is near); 0 if the result shows draws of q.
         worst: the name of that number.
         numbers: the rows of the result's summary, with the errors of every mean and sd.
+        q_gap: how far a mean or sd of draws of q is from the chains' in the worst number, beyond
+            noise, if q is a mixture or a flow and the result shows states of the chains; else NaN.
         stray: what the mass that fresh searches found elsewhere adds to a variance; 0 before a
             challenge.
         stray_mass: that mass, as a share.
@@ -149,6 +151,7 @@ class Measured:
     unsure: float
     worst: str
     numbers: tuple[dict[str, Any], ...]
+    q_gap: float = np.nan
     stray: float = 0.0
     stray_mass: float = 0.0
     stray_at: Any = None

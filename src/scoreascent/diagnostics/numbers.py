@@ -13,6 +13,7 @@ from scoreascent.diagnostics.draws import (
     STANDARD_ERRORS,
     best_source,
     count_scalars,
+    late_states,
     moment_errors,
     named,
     scalar_names,
@@ -55,8 +56,9 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
     if source == "chains":
         near = weighed.k_hat <= MAX_K and weighed.worth >= MIN_WORTH
         times = STANDARD_ERRORS if near or rests_on_chains(run) else STANDARD_ERRORS_ALONE
-        return {"gap": 0.0, **_worst_error(rows, times), "numbers": tuple(rows)}
-    most = max(MIN_SUMMARISED, MAX_NUMBERS // max(1, count_scalars(run.target)))
+        told = {"gap": 0.0, **_worst_error(rows, times), "numbers": tuple(rows)}
+        return told | {"q_gap": _gap_of_q(run, weighed) if near else np.nan}
+    most = _most(run)
     names, x = _columns(run, weighed.z[:most])
     if weighed.k_hat <= MAX_K:
         gaps = gaps_by_weights(x, weighed.weights[:most])
@@ -65,9 +67,7 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
         gaps = gaps_by_chains(x, _columns_of_chains(run, states[:, ::thin]))
     else:
         return {"gap": 0.0, "unsure": 0.0, "worst": "", "numbers": tuple(rows)}
-    with np.errstate(all="ignore"):
-        off = np.fmax(gaps.mean - NOISES * gaps.mean_noise, gaps.sd - NOISES * gaps.sd_noise)
-    off = np.nan_to_num(np.where(tail_shapes(x) > MAX_SHOWN_TAIL, 0.0, off), posinf=0.0)
+    off = _beyond_noise(gaps, x)
     worst = int(np.argmax(off))
     for row, mean, sd, *noise in zip(rows, *gaps):
         with np.errstate(invalid="ignore"):  # of a scalar that is a constant
@@ -79,6 +79,33 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
         "worst": names[worst],
         "numbers": tuple(rows),
     }
+
+
+def _most(run: Run) -> int:
+    """Return at how many points all scalars may be computed."""
+    return max(MIN_SUMMARISED, MAX_NUMBERS // max(1, count_scalars(run.target)))
+
+
+def _beyond_noise(gaps: Gaps, x: Any) -> Any:
+    """Return how far each of the columns x is off, 0 where a tail is too heavy to tell."""
+    with np.errstate(all="ignore"):
+        off = np.fmax(gaps.mean - NOISES * gaps.mean_noise, gaps.sd - NOISES * gaps.sd_noise)
+    return np.nan_to_num(np.where(tail_shapes(x) > MAX_SHOWN_TAIL, 0.0, off), posinf=0.0)
+
+
+def _gap_of_q(run: Run, weighed: Weighed) -> float:
+    """Return how far draws of a q of many shapes are from the chains' states, beyond noise.
+
+    NaN of a Gaussian or a Student-t, whose draws nobody takes where there are states.
+    """
+    if run.q.is_elliptical:
+        return np.nan
+    most, states = _most(run), late_states(run)
+    assert states is not None
+    _, x = _columns(run, weighed.z[:most])
+    thin = -(-states.shape[0] * states.shape[1] // most)
+    chains = _columns_of_chains(run, np.swapaxes(states, 0, 1)[:, ::thin])
+    return max(0.0, float(np.max(_beyond_noise(gaps_by_chains(x, chains), x))))
 
 
 def _worst_error(rows: list[dict[str, Any]], times: float) -> dict[str, Any]:

@@ -30,12 +30,14 @@ from scoreascent.run import Run, check_single, rests_on_chains
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
 
+MIN_WORTH_OF_SHAPE = 0.8  # of a draw of q, if it is taken before states of the chains
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Diagnosis(Measured):
     """What was measured of a fit, and what it means. `print` shows it.
 
-    `verdict` is one of four phrases, `reason` says why and `advice` what to try. The numbers
+    `verdict` is one of seven phrases, `reason` says why and `advice` what to try. The numbers
     behind it are those of `Measured`: `k_hat`, `ess`, `rhat` and the others.
     """
 
@@ -48,6 +50,12 @@ class Diagnosis(Measured):
         """Whether more iterations of the same kind cannot change the verdict."""
         elsewhere = self.verdict == UNSEEN and self.stray > 0
         return self.verdict in (WEIGH, NO_MOMENTS) or self.spacing > MAX_SPACING or elsewhere
+
+    @property
+    def q_has_shape(self) -> bool:
+        """Whether draws of a mixture or a flow are as good as the chains' states."""
+        near = self.k_hat <= MAX_USABLE_K and self.worth >= MIN_WORTH_OF_SHAPE
+        return self.verdict == GOOD and near and self.q_gap <= self.tolerance
 
     @property
     def reliable(self) -> bool:

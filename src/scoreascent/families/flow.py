@@ -79,6 +79,7 @@ class Flow(Family):
     """
 
     is_bent: ClassVar[bool] = True
+    is_elliptical: ClassVar[bool] = False
 
     loc: Float[Array, " d"]
     raw: Float[Array, "d d"]

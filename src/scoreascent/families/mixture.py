@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,8 @@ class Mixture(Family):
     >>> q.sample(jax.random.key(0), (5,)).shape
     (5, 1)
     """
+
+    is_elliptical: ClassVar[bool] = False
 
     logits: Float[Array, " K"]
     loc: Float[Array, "K d"]

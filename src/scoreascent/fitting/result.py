@@ -75,11 +75,15 @@ class Result(Run):
 
     @property
     def draws_from(self) -> Source:
-        """Where `sample`, `summary` and `print` take their draws from, unless told.
+        """Where `sample` and `to_arviz` take their draws from, unless told.
 
-        "chains" if the late steps kept enough states of many chains, else "q".
+        "chains" if the late steps kept enough states of many chains, else "q". But where q is a
+        mixture or a flow that has the posterior's shape, by its weights and by the chains' means
+        and sds, it is "q": fresh draws, as many as one likes, whose densities are known. The
+        numbers of `summary` and `print` are the chains' own averages wherever these were kept.
         """
-        return best_source(self)
+        has_shape = self.diagnosis is not None and self.diagnosis.q_has_shape
+        return "q" if has_shape else best_source(self)
 
     def sample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: Source | None = None
@@ -99,12 +103,13 @@ class Result(Run):
         """Return mean, sd, 5, 50 and 95 % quantiles of every scalar parameter, as dictionaries.
 
         `mean_error` and `sd_error` say how well the first two are known: if they are of the
-        chains, or of q and there is a diagnosis. `tail` is the shape of the heavier tail; where it
+        chains, or of q and there is a diagnosis. They are of the chains' states where late steps
+        kept enough of them, else of draws of q, unless `draws` tells. `tail` is the shape of the heavier tail; where it
         is so heavy that the sd or the mean cannot be known, that is NaN. With replications: the
         averages over the replications.
         """
-        source = self.draws_from if draws is None else draws
-        if self.diagnosis is not None and self.diagnosis.numbers and source == self.draws_from:
+        source = best_source(self) if draws is None else draws
+        if self.diagnosis is not None and self.diagnosis.numbers and source == best_source(self):
             return [dict(row) for row in self.diagnosis.numbers]
         return summarise(self, source)
 
@@ -251,7 +256,7 @@ def _render(result: Result) -> str:
     )  # fmt: skip
     table = Table(title=f"{result.method!r}", title_justify="left")
     table.add_column("parameter")
-    source, rows = result.draws_from, result.summary()
+    source, rows = best_source(result), result.summary()
     columns = {"mean": "mean", "sd": "sd", "5 %": "q05", "95 %": "q95"}
     if source == "chains":
         columns = {"mean": "mean", "±": "mean_error", "sd": "sd", "± ": "sd_error"} | columns

@@ -62,7 +62,9 @@ def errors(found: Own, known: Own) -> dict[str, float]:
 
     - `own_mean_error`: of a mean;
     - `own_sd_error`: of the logarithm of an sd;
-    - `quantile_error`: of a 5, 50 or 95 % point.
+    - `quantile_error`: of a 5, 50 or 95 % point; of a positive scalar without an sd, of its
+      logarithm, for quantiles are the same points on any scale; of another without one, in shares
+      of the 90 % range.
 
     Numbers that the reference does not know, or that the fit does not show, are left out.
     """
@@ -74,8 +76,12 @@ def errors(found: Own, known: Own) -> dict[str, float]:
     with np.errstate(all="ignore"):
         mean_error = np.abs(x[:, 0] - mean) / sd
         sd_error = np.abs(np.log(x[:, 1] / sd))
-        scale = np.where(np.isfinite(sd), sd, width)
-        quantile_error = np.max(np.abs(x[:, 2:] - known.numbers[:, 2:]), 1) / scale
+        away = np.max(np.abs(x[:, 2:] - known.numbers[:, 2:]), 1)
+        quantile_error = away / sd
+        log_width = np.log(known.numbers[:, 4] / known.numbers[:, 2]) / NORMAL_RANGE
+        log_error = np.max(np.abs(np.log(x[:, 2:] / known.numbers[:, 2:])), 1) / log_width
+        log_error = np.where(known.numbers[:, 2] > 0, log_error, away / width)
+        quantile_error = np.where(np.isfinite(sd), quantile_error, log_error)
     return {
         "own_mean_error": _worst(mean_error[moves]),
         "own_sd_error": _worst(sd_error[moves]),
