@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -97,6 +97,16 @@ def _cov(dim: int) -> Any:
 
 
 # families: a member that is not the standard one, for a given dimension
+
+
+def _flow(dim: int) -> Any:
+    """A flow that bends: all of its weights are away from where it is the identity."""
+    q = sa.Flow.from_gaussian(
+        sa.FullRank.from_moments(jnp.zeros(dim), _cov(dim)), layers=2, width=4
+    )
+    return replace(q, theta=q.theta + 0.3 * jnp.cos(jnp.arange(q.theta.shape[0])))
+
+
 FAMILIES: dict[str, Callable[[int], Any]] = {
     "mean-field": lambda dim: sa.MeanField.from_moments(
         jnp.linspace(-0.2, 0.3, dim), jnp.linspace(1.3, 0.9, dim)
@@ -118,8 +128,10 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
         jnp.stack([_cov(dim), 0.5 * jnp.eye(dim)]),
         weights=jnp.array([0.4, 0.6]),
     ),
+    "flow": _flow,
 }
-AFFINE = [f for f in FAMILIES if f != "mixture"]  # those whose transport is an affine map
+AFFINE = [f for f in FAMILIES if f not in ("mixture", "flow")]  # whose transport is an affine map
+MATCHED = [f for f in FAMILIES if f != "flow"]  # those with `match`
 
 # Their own step sizes, and a proposal that hardly learns: what a kernel learns from its chains
 # makes later steps depend on earlier ones, and is exact in the limit only (tests/test_hmc.py).
@@ -142,6 +154,7 @@ MOVES: dict[str, Any] = {
     "mala": sa.Parallel(sa.MALA(step_size=0.6), 1),
     "cycle": sa.Parallel(sa.Cycle(sa.IMH(), _HMC), 4),
     "sequential-cycle": sa.Sequential(sa.Cycle(sa.IMH(), _HMC), 4),
+    "in-base": sa.Parallel(sa.InBase(sa.Cycle(sa.IMH(), _HMC)), 4),
     "adapted": sa.Parallel(sa.Adapted(sa.IMH(), rate=_SLOW), 4),
     "adapted-cycle": sa.Parallel(sa.Adapted(sa.Cycle(sa.IMH(), _HMC), rank=2, rate=_SLOW), 4),
 }

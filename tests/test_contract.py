@@ -331,7 +331,8 @@ def test_density_integrates_to_one(family: str, dim: int) -> None:
         grid = jnp.stack(jnp.meshgrid(*[axis] * dim), -1).reshape(-1, dim)
         density = jnp.exp(jax.vmap(q.log_prob)(jnp.sinh(grid))) * jnp.prod(jnp.cosh(grid), -1)
         total = jnp.sum(density) * (axis[1] - axis[0]) ** dim
-        np.testing.assert_allclose(total, 1.0, rtol=1e-8)
+        smooth = family != "flow"  # a spline has knots, on which a sum over a grid is less exact
+        np.testing.assert_allclose(total, 1.0, rtol=1e-8 if smooth else 2e-3)
 
 
 @each_family

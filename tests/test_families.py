@@ -22,11 +22,14 @@ import scoreascent as sa
 from scoreascent.families import FewDirections, _numbers
 from scoreascent.theory import gaussian_kl
 from tests.helpers import pytree, x64
-from tests.registry import AFFINE, FAMILIES, quick_rows
+from tests.registry import AFFINE, FAMILIES, MATCHED, quick_rows
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 each_family = pytest.mark.parametrize(
-    "family", quick_rows(FAMILIES, "full-rank", "full-rank-student-t")
+    "family", quick_rows(FAMILIES, "full-rank", "full-rank-student-t", "flow")
+)
+each_matched = pytest.mark.parametrize(
+    "family", quick_rows(MATCHED, "full-rank", "full-rank-student-t")
 )
 GAUSSIANS = ["mean-field", "full-rank", "low-rank"]
 STUDENTS = ["student-t", "full-rank-student-t"]
@@ -67,15 +70,25 @@ def scipy_log_prob(q: Any, z: np.ndarray) -> np.ndarray:
                 for w, m, t in zip(*(np.asarray(x) for x in (q.weights, q.loc, q.tril)))
             ]
             return np.logaddexp.reduce(parts)
+        case sa.Flow():
+            return np.array([by_jacobian(q, x) for x in z])
         case _:
             return scipy.stats.multivariate_normal.logpdf(z, mean, cov)
+
+
+def by_jacobian(q: Any, z: np.ndarray) -> float:
+    """The density of T(ε) at z: that of ε = T⁻¹(z), less log |det T'(ε)| by autodiff."""
+    noise, _ = q.inverse(jnp.asarray(z))
+    np.testing.assert_allclose(q.transport(noise), z, rtol=1e-9, atol=1e-9)
+    log_det = np.linalg.slogdet(jax.jacobian(q.transport)(noise))[1]
+    return float(np.sum(scipy.stats.norm.logpdf(noise)) - log_det)
 
 
 @each_family
 def test_log_density_is_scipys(family: str) -> None:
     with x64():
         q = member(family)
-        z, _ = points(q, 20)
+        z, _ = points(q, 6)
         z[0] *= 30  # far out
         ours = np.asarray(jax.vmap(q.log_prob)(jnp.asarray(z)))
         np.testing.assert_allclose(ours, scipy_log_prob(q, z), rtol=1e-12)
@@ -338,7 +351,7 @@ def test_low_rank_match_is_the_best_factor_for_its_diagonal() -> None:
                 assert loss(moved.factor + scale) > loss(moved.factor)
 
 
-@each_family
+@each_matched
 def test_match_of_a_vanishing_step_changes_nothing(family: str) -> None:
     """The leaves move continuously, the low-rank factor's columns too, so averages make sense."""
     with x64():
@@ -497,7 +510,7 @@ def test_student_match_never_raises_the_loss(family: str) -> None:
 # -- match: floating point -----------------------------------------------------------------------
 
 
-@each_family
+@each_matched
 @pytest.mark.parametrize("bad", [jnp.inf, jnp.nan, 1e30])
 def test_match_ignores_points_without_weight(family: str, bad: float) -> None:
     q = FAMILIES[family](3)
@@ -511,7 +524,7 @@ def test_match_ignores_points_without_weight(family: str, bad: float) -> None:
 
 
 @pytest.mark.slow
-@each_family
+@each_matched
 def test_match_compiled_vmapped_and_in_float32(family: str) -> None:
     q = FAMILIES[family](3)
     z, weight = points(q, 10)
@@ -537,7 +550,7 @@ def test_match_compiled_vmapped_and_in_float32(family: str) -> None:
 
 
 @pytest.mark.slow
-@each_family
+@each_matched
 def test_q_stays_a_distribution_in_float32(family: str) -> None:
     """10⁴ random steps of γ = 0.1 towards points whose covariance has condition number 10⁶."""
     dim, n = 6, 12

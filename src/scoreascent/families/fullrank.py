@@ -109,6 +109,14 @@ class FullRank(Gaussian):
         """Return loc + L ε."""
         return self.loc + dot(self.tril, noise)
 
+    def forward(self, noise: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """Return z = T(ε), and log |det T'(ε)|."""
+        return self.transport(noise), self.half_log_det()
+
+    def inverse(self, z: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """Return ε = T⁻¹(z), and log |det T'(ε)| there."""
+        return solve_triangular(self.tril, z - self.loc, lower=True), self.half_log_det()
+
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
         """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it

@@ -78,6 +78,14 @@ class MeanField(Gaussian):
         """Return loc + σ ε."""
         return self.loc + self.sd * noise
 
+    def forward(self, noise: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """Return z = T(ε), and log |det T'(ε)|."""
+        return self.transport(noise), jnp.sum(jnp.log(self.sd))
+
+    def inverse(self, z: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """Return ε = T⁻¹(z), and log |det T'(ε)| there."""
+        return (z - self.loc) / self.sd, jnp.sum(jnp.log(self.sd))
+
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
         """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it

