@@ -135,6 +135,29 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "q0 has 5 components, which 4 points at a time cannot tell apart",
     ),
     "standard 0": (lambda: sa.MeanField.standard(0), "dim must be an integer"),
+    # flows
+    "flow of 10⁴": (lambda: sa.Flow.standard(10_000), "dim must be at most 200 for a Flow, got 10"),
+    "fit by a flow of 10⁴": (
+        lambda: sa.fit(sa.Target(gaussian, dim=10_000), family="flow", progress=False),
+        "dim must be at most 200 for a Flow, got 10000; use FullRank, or LowRank",
+    ),
+    "family word": (fitted(method="auto", family="spline"), "family must be 'auto' or 'flow', got"),
+    "family and q0": (
+        fitted(method="auto", family="flow", q0=sa.MeanField.standard(2)),
+        "family is for an automatic fit that chooses its own start, but q0 is given",
+    ),
+    "family and a method": (
+        fitted(method=sa.pmcsa(4), family="flow"),
+        "but a method is given",
+    ),
+    "layers": (lambda: sa.Flow.standard(2, layers=17), "layers must be at most 16, got 17"),
+    "knots": (lambda: sa.Flow.standard(2, knots=0), "knots must be an integer ≥ 1, got 0"),
+    "interval": (lambda: sa.Flow.standard(2, interval=0.0), "interval must be positive and finite"),
+    "InBase of what": (lambda: sa.InBase(3), "kernel must be a kernel such as IMH"),
+    "InBase of which q": (
+        fitted(method=sa.pmcsa(4, sa.InBase(sa.HMC())), q0=sa.LowRank.standard(2, rank=1)),
+        "InBase needs a family with forward and inverse, such as Flow or FullRank, got LowRank",
+    ),
     # sites that are stated otherwise
     "centring word": (centring("some"), "centring must be 'auto', 'as written', or a dictionary"),
     "centring of a scale": (centring({"tau": 0.5}), "'tau' cannot be stated otherwise, for its"),

@@ -327,7 +327,7 @@ def _flow(given: Arguments, q: Family, states: Any, key: PRNGKeyArray, say: Say)
         flow = trained(flow, states, key)
     n = given.chains or _chains(flow, given.tolerance)
     steps = FLOW_STEPS if given.steps is None else given.steps
-    stop = Rounds(tolerance=given.tolerance / standard_errors(n), most=steps)
+    stop = Rounds(tolerance=given.tolerance / standard_errors(n), most=max(steps, Rounds.first))
     say(f"family: {flow.describe()}, trained on the chains' states each time steps have doubled")
     say(f"kernel: {IN_BASE!r}; chains: {n}")
     method = pmcsa(n, IN_BASE, batch=given.batch)
