@@ -115,10 +115,13 @@ def _worst_mass(part: pd.DataFrame) -> float:
 def keeps_promise(table: pd.DataFrame) -> Any:
     """Tell of every fit whether it is what *good* promises, in ℝᵈ and in the model's own space.
 
-    That is judged by the worst coordinate; what has no numbers keeps nothing.
+    That is judged by the worst coordinate; what has no numbers keeps nothing. Of irregular models
+    it is judged by what is shown, as whether they are right is, and by the masses of modes.
     """
-    worst_sd = np.log(table["sd_ratio"]).abs()
+    worst_sd = np.log(table["sd_ratio"]).abs().where(table["regular"], 0.0)
     errors = [table["mean_error"], worst_sd, *(table[name].fillna(0.0) for name in OWN[:2])]
+    if "mass_error" in table:
+        errors.append(table["mass_error"].fillna(0.0) * RIGHT / RIGHT_MASS)
     return np.logical_and.reduce([error.fillna(np.inf) <= RIGHT for error in errors])
 
 
