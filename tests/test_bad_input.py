@@ -65,6 +65,19 @@ def centring(of: Any) -> Any:
     return lambda: sa.from_numpyro(one_scale, centring=of)
 
 
+def observed(y: Any) -> None:
+    numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0, 1)), 1), obs=y)
+
+
+def calibrated(model: Any = observed, *args: Any, **settings: Any) -> Any:
+    return lambda: sa.calibrate(model, *args, **({"simulations": 2, "progress": False} | settings))
+
+
+WITH_DATA = sa.Target(
+    lambda z, y: gaussian(z) - jnp.sum((y - z[0]) ** 2), dim=1, data=np.zeros(3, np.float32)
+)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     # the target
     "dim 0": (lambda: sa.Target(gaussian, dim=0), "dim must be an integer ≥ 1, got 0"),
@@ -239,6 +252,36 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "state without a method": (fitted(state="state"), "with state give a method"),
     "replications without a method": (fitted(replications=2), "replications give a method"),
     "method of another name": (fitted(method="pmcsa"), "method must be one such as pmcsa"),
+    # calibration
+    "calibrate nothing": (calibrated(3), "model must be a NumPyro model or a Target with data"),
+    "calibrate a density": (calibrated(WITH_DATA), "knows neither its prior nor how its data"),
+    "calibrate without data": (
+        calibrated(TARGET, simulator=lambda key: ({}, None)), "knows neither its prior",
+    ),
+    "calibrate what observes nothing": (calibrated(one_scale), "model observes nothing"),
+    "calibrate 0 times": (calibrated(simulations=0), "simulations must be an integer ≥ 1, got 0"),
+    "calibrate by 3 draws": (calibrated(draws=3), "draws must be an integer ≥ 10, got 3"),
+    "calibrate at level 95": (calibrated(level=95.0), "level must be a number between 0 and 1"),
+    "calibrate with a key": (
+        calibrated(observed, np.zeros(3, np.float32), options={"key": 1}),
+        r"options\['key'\] is for calibrate to set",
+    ),
+    "a simulator of other names": (
+        calibrated(observed, np.zeros(3, np.float32), simulator=lambda y: numpyro.sample(
+            "y", dist.Normal(numpyro.sample("n", dist.Normal(0, 1)), 1), obs=y)),
+        r"simulator gives \['n'\], and the model has \['m'\]: no name is in both",
+    ),
+    "a simulator of other data": (
+        calibrated(WITH_DATA, simulator=lambda key: ({"z": np.zeros(1)}, np.zeros(4, np.float32))),
+        r"data like the target's, float32\[3\], got float32\[4\]",
+    ),
+    "a simulator of nothing": (
+        calibrated(WITH_DATA, simulator=lambda key: 3), "simulator must return .parameters by name",
+    ),
+    "calibrate into no folder": (
+        calibrated(observed, np.zeros(3, np.float32), checkpoint="/nowhere/ranks.npz"),
+        "the folder '/nowhere' does not exist",
+    ),
 }  # fmt: skip
 
 

@@ -144,10 +144,23 @@ def test_two_modes(run):
     assert table["1 kinds"].difference < -7
 
 
+@pytest.mark.slow
+def test_calibrated(run, tmp_path):
+    pytest.importorskip("matplotlib").use("Agg")
+    found, out = run("calibrated", nuts=None, simulations=100, picture=tmp_path / "ranks.png")
+    says = {name: one.verdict for name, one in found.items()}
+    assert found["sa.fit"].calibrated
+    assert "NOT calibrated: a comes out too narrow" in says["a wider prior drew"]
+    assert "sigma comes out too small" in says["no Jacobian"]
+    assert "too narrow" in says["the ELBO's q"]
+    assert out.count("verdict: ") == 4
+    assert (tmp_path / "ranks.png").stat().st_size > 10_000
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 6
+    assert len(SCRIPTS) == 7

@@ -1,4 +1,4 @@
-"""Modules that an extra brings: how they are imported, and what is said where one is missing."""
+"""Modules that are imported where they are used: those an extra brings, and those that take long."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ def install_hint(missing: str, extra: str) -> str:
     "needs typer: pip install 'scoreascent[cli]'"
     """
     return f"needs {missing}: pip install 'scoreascent[{extra}]'"
+
+
+def later(module: str) -> ModuleType:
+    """Import and return a module of a package that is always there, but takes long to import.
+
+    >>> later("scipy.stats").__name__
+    'scipy.stats'
+    """
+    return importlib.import_module(module)

@@ -33,8 +33,9 @@ class Family(ABC):
     directions; the automatic fit then takes fewer chains and always adds gradient moves. `is_bent`
     says that q is the image T(ε) of normal noise under a map that is not affine, with
     `forward(noise)` and `inverse(z)`, each of which also gives log |det T'(ε)|; instruments then
-    look at the posterior in the space of ε. `is_elliptical` says that q has one mode with level sets
-    that are ellipsoids; draws of a q that is not are of the posterior's shape where q is near it.
+    look at the posterior in the space of ε. `is_elliptical` says that q has one mode and level sets
+    that are ellipsoids; draws of a q that is not are of the posterior's shape where q is near
+    it.
     """
 
     is_sparse: ClassVar[bool] = False

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from scipy.special import ndtri
-from scipy.stats import qmc
 
-from scoreascent._extras import require
+from scoreascent._extras import later, require
 from scoreascent._structs import Config, check_count, pytree, unchecked, x64
 from scoreascent.families._numbers import check_fit, dot, matrix, vector
 from scoreascent.families.base import Family
@@ -367,6 +366,7 @@ def _first_theta(net: Net, dim: int, dtype: str) -> Any:
 @functools.lru_cache(maxsize=16)
 def _points(dim: int) -> np.ndarray[Any, Any]:
     """Return quasi-random normal points with mean 0 and covariance I, each with its opposite."""
+    qmc = later("scipy.stats.qmc")
     half = ndtri(qmc.Sobol(dim, seed=0).random(MOMENT_POINTS // 2))
     root = np.linalg.cholesky(half.T @ half / len(half))
     half = np.linalg.solve(root, half.T).T

@@ -1,5 +1,6 @@
 """From a call of `fit` to its result: arguments, the host's loop, stopping, starts, files."""
 
+from scoreascent.fitting.calibration import Calibration, calibrate
 from scoreascent.fitting.checkpoint import CheckpointError
 from scoreascent.fitting.compare import compare
 from scoreascent.fitting.entry import fit
@@ -9,10 +10,12 @@ from scoreascent.fitting.stopping import Converged
 from scoreascent.fitting.tempered import tempered
 
 __all__ = [
+    "Calibration",
     "CheckpointError",
     "Converged",
     "DivergenceError",
     "Result",
+    "calibrate",
     "compare",
     "fit",
     "laplace",

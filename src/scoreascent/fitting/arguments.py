@@ -136,7 +136,7 @@ def check(
         chains=None if chains is None else check_count("chains", chains, MIN_CHAINS),
         batch=None if batch is None else check_count("batch", batch, 1),
         progress=progress,
-        checkpoint=None if checkpoint is None else _check_path(checkpoint),
+        checkpoint=None if checkpoint is None else check_path(checkpoint),
         checkpoint_every=checkpoint_every,
         state=state,
         callback=callback,
@@ -220,7 +220,8 @@ def _check_family(family: Any, target: Target, method: Method | None, q0: Any) -
     return "flow"
 
 
-def _check_path(checkpoint: Any) -> Path:
+def check_path(checkpoint: Any) -> Path:
+    """Return the file that a run is kept in, whose folder must be there."""
     path = Path(checkpoint)
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint: the folder {str(path.parent)!r} does not exist")

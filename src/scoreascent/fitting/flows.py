@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from scoreascent._arrays import as_default
+from scoreascent._extras import later
 from scoreascent._random import fold_in
 from scoreascent._structs import unchecked
 from scoreascent.diagnostics.draws import own_errors, some_states
@@ -179,7 +179,8 @@ def standard(z: Float[np.ndarray, "n d"]) -> FullRank:
     unit = 0.5 * (high - low)
     sd = z.std(0)
     unit = np.where(unit > 1e-6 * sd, unit, np.where(sd > 0, sd, 1.0))
-    scores = ndtri((np.apply_along_axis(rankdata, 0, z) - 0.5) / len(z))
+    ranks = np.apply_along_axis(later("scipy.stats").rankdata, 0, z)
+    scores = ndtri((ranks - 0.5) / len(z))
     with np.errstate(all="ignore"):
         r = np.nan_to_num(np.corrcoef(scores.T)).reshape(z.shape[1], -1)
     r = np.where(np.abs(r) < MIN_CORRELATION, 0.0, r)

@@ -104,9 +104,9 @@ class Result(Run):
 
         `mean_error` and `sd_error` say how well the first two are known: if they are of the
         chains, or of q and there is a diagnosis. They are of the chains' states where late steps
-        kept enough of them, else of draws of q, unless `draws` tells. `tail` is the shape of the heavier tail; where it
-        is so heavy that the sd or the mean cannot be known, that is NaN. With replications: the
-        averages over the replications.
+        kept enough of them, else of draws of q, unless `draws` tells. `tail` is the shape of the
+        heavier tail; where it is so heavy that the sd or the mean cannot be known, that is NaN.
+        With replications: the averages over the replications.
         """
         source = best_source(self) if draws is None else draws
         if self.diagnosis is not None and self.diagnosis.numbers and source == best_source(self):
