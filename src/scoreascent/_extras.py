@@ -1,4 +1,4 @@
-"""Modules that are imported where they are used: those an extra brings, and those that take long."""
+"""Modules imported where they are used: those that an extra brings, and those that take long."""
 
 from __future__ import annotations
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
+import jax
 import optax
 
 from scoreascent._cache import use_cache_if_asked
+from scoreascent._memory import memory_kept
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
@@ -17,7 +19,7 @@ from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
 from scoreascent.methods import Method
 from scoreascent.run import TOLERANCE, Start
-from scoreascent.target import Target
+from scoreascent.target import MANY_DATA, Target
 from scoreascent.update import Update
 
 if TYPE_CHECKING:
@@ -128,4 +130,6 @@ def fit(
         callback_every=callback_every,
         throw=throw,
     )
-    return automatic.fit(given) if given.method is None else by_method.fit(given)
+    many = given.target.data_size >= MANY_DATA and jax.default_backend() == "cpu"
+    with memory_kept(many):
+        return automatic.fit(given) if given.method is None else by_method.fit(given)

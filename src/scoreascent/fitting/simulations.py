@@ -49,8 +49,8 @@ class Simulation:
 
     def keys(self, i: int) -> list[PRNGKeyArray]:
         """The keys of simulation i: to draw it, to fit it, to draw of the fit, to break ties."""
-        key = as_key(np.array(self.seeds, np.uint32))
-        return split(fold_in(key, i), 4)
+        key: Any = np.array(self.seeds, np.uint32)
+        return split(fold_in(as_key(key), i), 4)
 
     def names(self) -> tuple[str, ...]:
         """The scalars that prior and posterior both have, in the order of the posterior's."""
