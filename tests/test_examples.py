@@ -144,10 +144,21 @@ def test_two_modes(run):
     assert table["1 kinds"].difference < -7
 
 
+def test_new_data(run):
+    """Of new rows the truth is within; a new group varies as the groups do, and more."""
+    (result, rows, groups, share), out = run("new_data", nuts=None)
+    assert result.diagnosis.verdict == GOOD
+    assert out.count("drawn anew: pace") == 1
+    assert "- within: [ True  True  True]" in out
+    assert groups["pace"].shape == (4000, 1)
+    assert groups.sd["mean"][0] > 3 * rows.sd["mean"][0]
+    assert 0.1 < share < 0.9
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 6
+    assert len(SCRIPTS) == 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,14 @@ from scoreascent.adapters.centring import (
     partly,
     stated,
 )
-from scoreascent.model import Model
+from scoreascent.adapters.numpyro_call import Call, Redraw, Site, called, is_observed, site_shape
+from scoreascent.adapters.numpyro_predict import predictions
+from scoreascent.model import Model, Predicted
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-    Site = dict[str, Any]  # what NumPyro's handlers pass along
     Named = dict[str, Float[Array, ...]]
 
 
@@ -75,11 +76,9 @@ def from_numpyro(
     """
     if not callable(model):
         raise ValueError(f"model must be a function with NumPyro's primitives, got {model!r}")
-    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    static = tuple(_static(path, leaf) for path, leaf in paths)
-    data = tuple(leaf for (_, leaf), s in zip(paths, static) if s is None)
+    call, data = called(model, args, kwargs)
     try:
-        found = _look(_Call(model, structure, static), data)
+        found = _look(call, data)
         names = _centrable(found, data) if centring != AS_WRITTEN else {}
         why = "its distribution is of no location–scale family, or has constant parameters"
         c = asked(centring, names, dict.fromkeys(found.site_names, why))
@@ -96,38 +95,11 @@ def from_numpyro(
         raise
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A model and its arguments, less the arrays among them."""
-
-    function: Callable[..., Any]
-    structure: Any
-    static: tuple[tuple[type, Any] | None, ...]  # None: an array; the type, for 1 == 1.0 == True
-
-    def fill(self, arrays: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        arrays = iter(arrays)
-        return self.structure.unflatten([next(arrays) if s is None else s[1] for s in self.static])
-
-    def trace(self, data: Any, *wraps: Callable[[Any], Any]) -> dict[str, Site]:
-        """The sites of the model under handlers, the innermost first."""
-        function: Any = self.function
-        for wrap in wraps:
-            function = wrap(function)
-        args, kwargs = self.fill(data)
-        return handlers.trace(function).get_trace(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        args, kwargs = self.fill([...] * len(self.static))
-        parts = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        return f"{name}({', '.join(parts)})".replace("Ellipsis", "…")
-
-
 @dataclass(frozen=True, repr=False)
 class NumPyroModel(Model):
     """The log density of a NumPyro model and all that it says of its sites."""
 
-    call: _Call
+    call: Call
     dim: int
     site_names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -169,19 +141,35 @@ class NumPyroModel(Model):
     def log_likelihood(self, z: Float[Array, " d"], data: Any) -> Named:
         """The log density of every observation; what `numpyro.factor` adds is not among them."""
         sites = self._trace(data, self._at(z))
-        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if _is_observed(s)}
+        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if is_observed(s)}
 
     def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any) -> Named:
         """New observations of the shapes of the old, drawn at z; later sites see the new ones."""
-        redraw = _Redraw()
+        redraw = Redraw()
         sites = self._trace(data, self._at(z), redraw, lambda f: handlers.seed(f, key))
         return {name: sites[name]["value"] for name in redraw.names}
+
+    def predictions(
+        self,
+        key: PRNGKeyArray,
+        z: Float[Array, "n d"],
+        data: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> Predicted:
+        """What the model says at draws z, with other arguments if any are given."""
+        latent = _constrained(self, z, data)
+        call = self.call
+        if args or kwargs:
+            call, data = called(call.function, args, dict(kwargs or {}))
+        return predictions(call, key, {k: latent[k] for k in self.site_names}, data, anew)
 
     def observed(self, data: Any) -> Named:
         """The values of the observed sites."""
         sites = self._trace(data, self._at(jnp.zeros(self.dim)))
-        kept = {k: s for k, s in sites.items() if _is_observed(s)}
-        return {k: jnp.broadcast_to(s["value"], _shape(s)) for k, s in kept.items()}
+        kept = {k: s for k, s in sites.items() if is_observed(s)}
+        return {k: jnp.broadcast_to(s["value"], site_shape(s)) for k, s in kept.items()}
 
     def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
         """A draw of the prior; a site whose prior has no draws is near zero, unconstrained."""
@@ -246,18 +234,9 @@ def _prior_draw(model: NumPyroModel, key: PRNGKeyArray, data: Any) -> Float[Arra
     return jnp.concatenate([jnp.ravel(x) for x in free])
 
 
-class _Redraw(Messenger):  # type: ignore[misc]
-    """Draws every observed site anew, in the shape of its observation."""
-
-    names: tuple[str, ...] = ()
-
-    def process_message(self, msg: Site) -> None:
-        if _is_observed(msg):
-            shape = _shape(msg)
-            msg["fn"] = msg["fn"].expand(shape[: len(shape) - msg["fn"].event_dim])
-            msg["kwargs"]["sample_shape"] = ()
-            msg.update(value=None, is_observed=False)
-            self.names += (msg["name"],)
+@functools.partial(jax.jit, static_argnums=0)
+def _constrained(model: NumPyroModel, z: Float[Array, "n d"], data: Any) -> Named:
+    return jax.vmap(model.constrain, (0, None))(z, data)
 
 
 class _Refuse(Messenger):  # type: ignore[misc]
@@ -303,7 +282,7 @@ def _transform(site: Site) -> Any:
         ) from None
 
 
-def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
+def _look(call: Call, data: tuple[Any, ...]) -> NumPyroModel:
     """Find out what the model's sites are, from one run on abstract arrays."""
     found: dict[str, Any] = {}
 
@@ -367,21 +346,11 @@ def _refuse_half_observed(sites: dict[str, Site]) -> None:
             )
 
 
-def _is_observed(site: Site) -> bool:
-    """Tell whether something is observed there: the value of a factor has no entries."""
-    return site["type"] == "sample" and site["is_observed"] and jnp.size(site["value"]) > 0
-
-
-def _shape(site: Site) -> tuple[int, ...]:
-    """A site's value may be smaller than its distribution, or larger."""
-    return jax.lax.broadcast_shapes(jnp.shape(site["value"]), tuple(site["fn"].shape()))
-
-
 def _axes(site: Site) -> tuple[str, ...]:
     """The names of a site's axes up to the last that is a plate's."""
     plates = {frame.dim: frame for frame in site["cond_indep_stack"]}
     if site["type"] == "sample" and jnp.size(site["value"]):
-        ndim = len(_shape(site)) - site["fn"].event_dim
+        ndim = len(site_shape(site)) - site["fn"].event_dim
     else:  # a deterministic site may have event axes, unless the plates are all of it
         sizes = [plates[i].size if i in plates else 1 for i in range(min(plates), 0)]
         ndim = len(sizes) if list(jnp.shape(site["value"])) == sizes else 0
@@ -389,20 +358,3 @@ def _axes(site: Site) -> tuple[str, ...]:
         return ()
     names = {ndim + dim: frame.name for dim, frame in plates.items()}
     return tuple(names.get(i, f"{site['name']}_dim_{i}") for i in range(max(names) + 1))
-
-
-def _static(path: tuple[Any, ...], leaf: Any) -> tuple[type, Any] | None:
-    """Return what is fixed about an argument; None if it is an array."""
-    where = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
-    if isinstance(leaf, np.ndarray | jax.Array):
-        if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
-            raise ValueError(f"{where} must be a numeric array, got dtype {leaf.dtype}")
-        return None
-    try:
-        hash(leaf)
-    except TypeError:
-        raise ValueError(
-            f"{where} is a {type(leaf).__name__}, which cannot be hashed; pass numbers as an "
-            "array (numpy.asarray), and settings as Python scalars, strings or tuples"
-        ) from None
-    return type(leaf), leaf

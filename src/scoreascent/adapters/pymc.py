@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import warnings
@@ -17,7 +18,8 @@ from scoreascent._arrays import default_dtype
 from scoreascent._extras import install_hint
 from scoreascent.adapters.centring import AS_WRITTEN, AUTO, asked, by_site, elements
 from scoreascent.adapters.pymc_centring import Statement, sites, state
-from scoreascent.model import Model
+from scoreascent.adapters.pymc_predict import held, predictions
+from scoreascent.model import Model, Predicted
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class PyMCModel(Model):
             "observed": _frozen([], [model.rvs_to_values[rv] for rv in observed]),
             "predict": _frozen(inputs, observed, given, random=True),
         }
+        self._held = held([*named, *observed, *(model.rvs_to_values[rv] for rv in observed)])
         self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def __call__(self, z: Float[Array, " d"], data: Any = None) -> Float[Array, ""]:
@@ -140,6 +143,30 @@ class PyMCModel(Model):
         keys = jax.random.split(key, max(1, len(rngs)))
         states = [{"jax_state": keys[i]} for i in range(len(rngs))]  # as PyTensor writes them
         return dict(zip(self.observed_names, self._run("predict", *inputs, *states)))
+
+    def predictions(
+        self,
+        key: PRNGKeyArray,
+        z: Float[Array, "n d"],
+        data: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> Predicted:
+        """What the model says at draws z, of other data by name if any are given."""
+        if args:
+            raise ValueError(
+                "predict: the data of a PyMC model are given by name, as pymc.set_data takes "
+                f"them: predict(key, x=…); got {len(args)} without a name"
+            )
+        values = _constrained(self, z, data)
+        if not kwargs and not anew:
+            try:
+                found = super().predictions(key, z, data).draws
+                return Predicted({k: v for k, v in values.items() if k not in self.site_names} | found)
+            except NotImplementedError:  # not in JAX, but PyTensor has its own ways
+                pass
+        return predictions(self.model, self._held, values, key, kwargs or {}, anew)
 
     def observed(self, data: Any = None) -> Named:
         """The values of the observed variables."""
@@ -203,6 +230,11 @@ class PyMCModel(Model):
     def __repr__(self) -> str:
         name = f"{self.model.name!r}, " if self.model.name else ""
         return f"PyMCModel({name}params={list(self.site_names)})"
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _constrained(model: PyMCModel, z: Float[Array, "n d"], data: Any) -> Named:
+    return jax.vmap(model.constrain, (0, None))(z, data)
 
 
 def _check(model: Any) -> None:
