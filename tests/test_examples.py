@@ -155,10 +155,22 @@ def test_new_data(run):
     assert 0.1 < share < 0.9
 
 
+def test_hand_over(run):
+    (result, handed, alone, gradients, again), out = run(
+        "hand_over", nuts=None, draws=100, warmup=400
+    )
+    assert result.diagnosis.verdict == again.diagnosis.verdict == GOOD
+    assert gradients[0] > 3 * gradients[1]
+    for name in ("beta", "noise"):
+        mean, sd = np.mean(handed[name], 0), np.std(handed[name], 0)
+        assert np.all(np.abs(np.mean(alone[name], 0) - mean) < 0.5 * sd)
+    assert "a fit of these draws: good" in out
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 7
+    assert len(SCRIPTS) == 8

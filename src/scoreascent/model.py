@@ -99,6 +99,17 @@ class Model(ABC):
         """Return a place where a search may begin, random or not; None if none is known."""
         return None
 
+    def as_written(self, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+        """Return z and the data by which the model is stated as its author wrote it."""
+        return z, data
+
+    def for_nuts(self, library: str, z: Float[Array, "n d"], metric: Any, data: Any) -> Any:
+        """Return what a library's own NUTS takes to go on from places z; None if nothing is known.
+
+        The model is stated as it was written; `metric` is its covariance matrix, or the diagonal.
+        """
+        return None
+
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of parameters and observations that have any."""

@@ -153,6 +153,14 @@ class Target:
             parts.append(jnp.ravel(biject_to(support).inv(leaf)))
         return jnp.concatenate(parts)
 
+    def structured(self, named: dict[str, Any]) -> Any:
+        """Return named parameters as `constrain` gives them: the inverse of what `named` does."""
+        if self.model is not None:
+            return named
+        if self._tree is None:
+            return named["z"]
+        return self._tree.unflatten([named[name] for name in self.site_names])
+
     def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
         """Return the constrained parameters at `z` as a flat dictionary; `{"z": z}` if unnamed."""
         if self.model is not None:

@@ -22,6 +22,7 @@ from scoreascent.adapters.centring import (
     AS_WRITTEN,
     AUTO,
     SUFFIX,
+    as_written,
     asked,
     by_site,
     depends,
@@ -174,6 +175,27 @@ class NumPyroModel(Model):
     def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
         """A draw of the prior; a site whose prior has no draws is near zero, unconstrained."""
         return _prior_draw(self, key, data)
+
+    def as_written(self, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+        """The z of the model with no site stated otherwise, and the data that say so."""
+        return as_written(self, z, data)
+
+    def for_nuts(self, library: str, z: Float[Array, "n d"], metric: Any, data: Any) -> Any:
+        """Arguments of NumPyro's `NUTS`, and of `MCMC.run`, for the model itself."""
+        if library != "numpyro":
+            return None
+        args, kwargs = self.call.fill(data)
+        names, dense = self.site_names, np.ndim(metric) == 2
+        kernel = {
+            "model": functools.partial(self.call.function, *args, **kwargs),
+            "inverse_mass_matrix": {names: jnp.asarray(metric)},
+            "dense_mass": [names] if dense else [],
+            "adapt_mass_matrix": False,
+        }
+        stops = np.cumsum([math.prod(s) for s in self.free_shapes])
+        parts = zip(names, jnp.split(z, stops[:-1], axis=-1), self.free_shapes)
+        lead = jnp.shape(z)[:-1]
+        return kernel, {"init_params": {k: x.reshape(*lead, *s) for k, x, s in parts}}
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:

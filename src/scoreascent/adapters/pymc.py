@@ -16,7 +16,14 @@ import numpy as np
 
 from scoreascent._arrays import default_dtype
 from scoreascent._extras import install_hint
-from scoreascent.adapters.centring import AS_WRITTEN, AUTO, asked, by_site, elements
+from scoreascent.adapters.centring import (
+    AS_WRITTEN,
+    AUTO,
+    as_written,
+    asked,
+    by_site,
+    elements,
+)
 from scoreascent.adapters.pymc_centring import Statement, sites, state
 from scoreascent.adapters.pymc_predict import held, predictions
 from scoreascent.model import Model, Predicted
@@ -182,6 +189,29 @@ class PyMCModel(Model):
             place = np.asarray(self.unconstrain(self.constrain(jnp.asarray(place, float)), data))
         rng = np.random.default_rng(seed)
         return jnp.asarray(place + rng.uniform(-1, 1, self.dim), float)
+
+    def as_written(self, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+        """The z of PyMC's own samplers, and the data that say so."""
+        return as_written(self, z, data)
+
+    def for_nuts(self, library: str, z: Float[Array, "n d"], metric: Any, data: Any) -> Any:
+        """Arguments of `pymc.sample`: by PyMC's own NUTS, or by NumPyro's or nutpie's."""
+        if library not in ("pymc", "pymc-numpyro", "pymc-nutpie"):
+            return None
+        values = _constrained(self, jnp.atleast_2d(z), data)
+        points = [{k: np.asarray(values[k][i]) for k in self.site_names}
+                  for i in range(len(jnp.atleast_2d(z)))]  # fmt: skip
+        arguments: dict[str, Any] = {"initvals": points, "chains": len(points)}
+        metric = np.asarray(metric, np.float64)
+        if library == "pymc":
+            pymc = load_pymc()
+            return arguments | {"step": pymc.NUTS(scaling=metric, is_cov=True, model=self.model)}
+        arguments["nuts_sampler"] = library.removeprefix("pymc-")
+        if library == "pymc-numpyro":
+            kernel = {"inverse_mass_matrix": metric, "dense_mass": metric.ndim == 2}
+            kernel["adapt_mass_matrix"] = False
+            arguments["nuts_sampler_kwargs"] = {"jitter": False, "nuts_kwargs": kernel}
+        return arguments
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:

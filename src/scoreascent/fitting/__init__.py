@@ -3,6 +3,7 @@
 from scoreascent.fitting.checkpoint import CheckpointError
 from scoreascent.fitting.compare import compare
 from scoreascent.fitting.entry import fit
+from scoreascent.fitting.handover import Handover, from_draws
 from scoreascent.fitting.predict import Predictions
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
@@ -13,10 +14,12 @@ __all__ = [
     "CheckpointError",
     "Converged",
     "DivergenceError",
+    "Handover",
     "Predictions",
     "Result",
     "compare",
     "fit",
+    "from_draws",
     "laplace",
     "pathfinder",
     "tempered",

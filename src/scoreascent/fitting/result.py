@@ -22,6 +22,7 @@ from scoreascent.diagnostics.evidence import Evidence, evidence
 from scoreascent.diagnostics.rules import GOOD, promise
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
+from scoreascent.fitting.handover import Handover, hand_over
 from scoreascent.fitting.predict import Predictions, predict
 from scoreascent.run import Run, rests_on_chains
 
@@ -216,6 +217,27 @@ class Result(Run):
         to the posterior.
         """
         return to_arviz(self, key, n, self.draws_from if draws is None else draws)
+
+    def to_nuts(
+        self, key: PRNGKeyArray | int = 0, chains: int = 4, dense: bool | None = None
+    ) -> Handover:
+        """Return where NUTS may begin, and its inverse mass matrix, so that it needs no warm-up.
+
+        Its chains begin at late states of this fit's, and the matrix is these' covariance: in the
+        coordinates in which NumPyro and PyMC sample a model, whatever the fit's own. It is dense up
+        to 200 dimensions unless `dense` tells. See `Handover` for what to do with it.
+
+        >>> import jax, jax.numpy as jnp, scoreascent as sa
+        >>> from numpyro.infer import MCMC, NUTS
+        >>> target = sa.Target(lambda z: -0.5 * jnp.sum((z / jnp.array([1e-3, 1e3])) ** 2), dim=2)
+        >>> kernel, run = sa.fit(target, progress=False).to_nuts().numpyro()
+        >>> options = {"chain_method": "vectorized", "progress_bar": False}
+        >>> sampler = MCMC(NUTS(**kernel), num_warmup=50, num_samples=250, num_chains=4, **options)
+        >>> sampler.run(jax.random.key(0), **run, extra_fields=("num_steps",))
+        >>> bool(sampler.get_extra_fields()["num_steps"].mean() < 8)
+        True
+        """
+        return hand_over(self, key, chains, dense)
 
     def resample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None
