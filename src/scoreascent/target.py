@@ -14,6 +14,7 @@ from numpyro.distributions.constraints import Constraint
 
 from scoreascent._arrays import canonical, default_dtype
 from scoreascent._structs import check_count
+from scoreascent.foreign import Foreign, Gradient, foreign
 from scoreascent.model import Model, Param
 
 if TYPE_CHECKING:
@@ -98,6 +99,46 @@ class Target:
             "dim", sum(math.prod(s) for s in self._free_shapes), 1, " (params have no free entry)"
         )
         self._check_output()
+
+    @classmethod
+    def from_host(
+        cls,
+        log_density: Callable[..., Any],
+        gradient: Gradient | None = None,
+        *,
+        dim: int,
+        batched: bool = False,
+        threads: int | None = None,
+    ) -> Target:
+        """A log density that is not JAX's: NumPy's, or of compiled code such as Stan's.
+
+        `log_density(z)` takes a vector of d numbers (64 bits, numpy's) and returns one; if
+        `batched`, an array (n, d) and returns n. It is called from the compiled loop, for all
+        chains at once, with one point after the other, or in so many `threads` (for functions that
+        let go of Python's lock), unless it is batched.
+
+        `gradient(z)` returns its gradient; "returned" says that `log_density` returns the pair of
+        both; "differences" computes it by differences, at 2d densities each. It is held against
+        differences at three places, and a wrong one is refused. Without one, `fit(target)` finds
+        its start by particles and goes on with independent proposals, and says what that gives up.
+
+        NaN is never accepted, −∞ is a legal value; what a function raises ends the fit with an
+        error that names the point. Derivatives beyond the first are differences of the gradient.
+
+        >>> target = Target.from_host(lambda z: -0.5 * np.sum(z**2), lambda z: -z, dim=3)
+        >>> float(target.log_prob(jnp.ones(3))), jax.grad(target.log_prob)(jnp.ones(3)).tolist()
+        (-1.5, [-1.0, -1.0, -1.0])
+        """
+        return cls(foreign(log_density, gradient, dim, batched, threads), dim=dim)
+
+    @property
+    def raised(self) -> BaseException | None:
+        """What a density of the host's raised last, which jax tells of in its own words alone."""
+        if not isinstance(self.log_density, Foreign) or not self.log_density.raised:
+            return None
+        found = self.log_density.raised[0]
+        self.log_density.raised.clear()
+        return found
 
     # -- the density ---------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
+import jax
 import optax
 
 from scoreascent._cache import use_cache_if_asked
@@ -128,4 +129,10 @@ def fit(
         callback_every=callback_every,
         throw=throw,
     )
-    return automatic.fit(given) if given.method is None else by_method.fit(given)
+    try:
+        return automatic.fit(given) if given.method is None else by_method.fit(given)
+    except jax.errors.JaxRuntimeError:
+        raised = given.target.raised
+        if raised is None:
+            raise
+        raise raised from raised.__cause__
