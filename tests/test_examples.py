@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,23 @@ def test_hand_over(run):
     assert "a fit of these draws: good" in out
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_compiled_density(run):
+    results, out = run("compiled_density", nuts=None)
+    assert [r.diagnosis.verdict for r in results.values()] == [GOOD] * 3
+    assert results["C, no gradient"].evaluations[1] == 0
+    by_jax = results["JAX"].summary()
+    for result in results.values():
+        for mine, right in zip(result.summary(), by_jax):
+            assert abs(mine["mean"] - right["mean"]) < 0.1 * right["sd"]
+            assert abs(mine["sd"] / right["sd"] - 1) < 0.1
+    assert "log_density has no gradient" in out
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 8
+    assert len(SCRIPTS) == 9

@@ -7,6 +7,7 @@ that waits for the callback.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 Gradient = Callable[..., Any] | Literal["differences", "returned"]
 STEP = 6e-6  # of differences of the density, in units of |z| or 1
 BEND = 1e-4  # of differences of its gradient
-POINTS, MOST = 3, 50  # at which a gradient is checked, and coordinates there
+MOST = 50  # coordinates, at each of three points, in which a gradient is checked,
+SLOW = 0.02  # unless a density takes so many seconds: then in fewer, at one point
 SAME = 1e-3  # by how much, of its size, it may be off differences
 TINY = 1e-6  # of the largest slope, below which a coordinate's does not matter
 
@@ -202,12 +204,15 @@ def _check_gradient(density: Foreign) -> None:
     differ.
     """
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(POINTS, density.dim)) * np.array([0.1, 0.5, 1.0])[:, None]
-    values, slopes = density._values(rows), np.zeros(rows.shape)
+    rows = np.array([0.1, 0.5, 1.0])[:, None] * rng.normal(size=(3, density.dim))
+    clock = time.perf_counter()
+    values = density._values(rows)
+    is_slow = time.perf_counter() - clock > SLOW * len(rows)
     if density.gradient in (None, "differences"):
         return
+    rows, values = (rows[:1], values[:1]) if is_slow else (rows, values)
     slopes = density._both(rows)[1]
-    at = np.sort(rng.permutation(density.dim)[:MOST])
+    at = np.sort(rng.permutation(density.dim)[: MOST // 10 if is_slow else MOST])
     for z, slope in zip(rows[np.isfinite(values)], slopes[np.isfinite(values)]):
         h = 1e-5 * np.maximum(1.0, np.abs(z[at]))
         steps = h[:, None] * np.eye(density.dim)[at]
