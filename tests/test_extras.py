@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import scoreascent as sa
+from scoreascent._extras import require
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 EXTRAS = set(PROJECT["optional-dependencies"]) - {"dev"}
@@ -82,12 +83,18 @@ def call(function: Callable[[], Any]) -> Callable[[Any, Path], str]:
     return use
 
 
+def discrete() -> None:
+    """A density that has to be summed: the look at its sites is past."""
+    require("numpyro.contrib.funsor", "enumerate", "enumeration")
+
+
 FIGURE = ("reproduce", "figure1", "--quick")
 TABLE = ("reproduce", "table-bnn", "--quick")
 TABLE_OF: list[tuple[str, str, Callable[[Any, Path], str]]] = [
     ("arviz", "arviz", call(lambda: a_fit().to_arviz())),
     ("blackjax", "blackjax", call(lambda: sa.from_blackjax(lambda log_p, q: None))),
     ("pymc", "pymc", call(lambda: sa.from_pymc())),
+    ("enumerate", "funsor", call(discrete)),
     ("flows", "flowjax", call(lambda: sa.Flow.standard(2))),
     ("plots", "matplotlib", call(lambda: sa.plots.plot_trace(a_fit()))),
     ("cli", "typer", command("doctor")),

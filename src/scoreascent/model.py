@@ -111,6 +111,11 @@ class Model(ABC):
         return None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done with the model that its author may not expect, in words."""
+        return ()
+
+    @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of parameters and observations that have any."""
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,10 @@ Site = dict[str, Any]  # what NumPyro's handlers pass along
 
 # what jax raises where a model asks for the value of an array that is abstract
 ABSTRACT = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
+
+# While it enumerates, NumPyro replaces its plates for every thread: so models run one at a time
+TRACING = threading.RLock()
 
 
 class Held:
@@ -70,7 +75,15 @@ class Call:
         for wrap in wraps:
             function = wrap(function)
         args, kwargs = self.fill(data)
-        return handlers.trace(function).get_trace(*args, **kwargs)
+        with TRACING:
+            return handlers.trace(function).get_trace(*args, **kwargs)
+
+    def names(self) -> tuple[str, ...]:
+        """What the arrays among the arguments are called."""
+        numbers = self.structure.unflatten(range(len(self.static)))
+        paths, _ = jax.tree_util.tree_flatten_with_path(numbers)
+        every = [("args", "kwargs")[p[0].idx] + jax.tree_util.keystr(p[1:]) for p, _ in paths]
+        return tuple(name for name, s in zip(every, self.static) if s is None)
 
     def __repr__(self) -> str:
         args, kwargs = self.fill([...] * len(self.static))

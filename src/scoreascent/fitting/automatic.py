@@ -139,6 +139,8 @@ def fit(given: Arguments) -> Result:
         decisions.append(text)
         console.print(f"auto: {text}")
 
+    for note in () if given.target.model is None else given.target.model.notes:
+        say(note)
     key_start, key_fit, key_judge = split(given.key, 3)
     key_flow = fold_in(key_start, 8)
     differentiable = has_gradient(given.target)
