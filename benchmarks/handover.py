@@ -66,7 +66,8 @@ def count(sampler: MCMC, key: Any, init: Any) -> dict[str, float]:
 def rows(name: str, seed: int) -> list[dict[str, Any]]:
     """Fit a model, hand it over, and run NUTS three times."""
     result = sa.fit(entry(name).target(), key=seed, progress=False)
-    assert result.evaluations is not None and result.diagnosis is not None
+    assert result.evaluations is not None
+    assert result.diagnosis is not None
     handed = result.to_nuts(seed, CHAINS)
     key = jax.random.key(seed)
     box = jax.random.uniform(key, (CHAINS, handed.target.dim), minval=-2, maxval=2)
@@ -96,7 +97,9 @@ def main(models: list[str], seed: int, path: Path | None) -> pd.DataFrame:
     table = []
     for name in models:
         table += rows(name, seed)
-        console.print(pd.DataFrame(table[-3:]).round(3).to_string(index=False, header=name == models[0]))
+        console.print(
+            pd.DataFrame(table[-3:]).round(3).to_string(index=False, header=name == models[0])
+        )
         frame = pd.DataFrame(table)
         if path is not None:
             frame.assign(**versions()).round(4).to_csv(path, index=False)

@@ -1,7 +1,7 @@
 """A density that is not JAX's: a few lines of C, compiled here, called by ctypes.
 
 The posterior is that of a negative binomial's two parameters, by counts that are made up. C gives
-the log density and its gradient for many points at a time; the same density in JAX stands beside it.
+the log density and its gradient for many points at a time; the same in JAX stands beside it.
 
     python examples/compiled_density.py
 """

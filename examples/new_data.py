@@ -52,8 +52,8 @@ def main(n=4000):
     true = 0.7 + pace[new_sort] * new_light
     print("their mean heights, in truth:", true.round(2), "- within:", (low < true) & (true < high))
 
-    # New groups: a sort that nobody has seen has a pace like the others'. The plate is larger or
-    # smaller then, so all of its paces are drawn given the rest, and `anew` says that this is meant.
+    # New groups: a sort that nobody has seen has a pace like the others'. The plate has another
+    # size then, so all of its paces are drawn given the rest, and `anew` says that this is meant.
     groups = result.predict(2, 1, np.array([0], "i4"), np.array([1.0], "f4"), n=n, anew=["pace"])
     print("\na plant of a new sort")
     print(groups)

@@ -1,4 +1,4 @@
-"""Densities that are not JAX's: the same answers as JAX's own, one call a batch, and clear errors."""
+"""Densities that are not JAX's: the same answers as JAX's, one call a batch, clear errors."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_what_a_function_raises_at_once_is_told_at_once() -> None:
     def fails(z: Any) -> Any:
         raise OSError("no library")
 
-    with pytest.raises(RuntimeError, match="raised OSError at z = .* no library"):
+    with pytest.raises(RuntimeError, match=r"raised OSError at z = .* no library"):
         sa.Target.from_host(fails, dim=2)
 
 

@@ -146,6 +146,7 @@ def test_models_that_enumerate_run_one_at_a_time() -> None:
     pytest.importorskip("funsor")
     targets = [sa.from_numpyro(mixture, Y.astype("f4")), sa.from_numpyro(mixture_summed, Y)]
     with ThreadPoolExecutor(4) as pool:
+
         def density(i: int) -> Any:
             target = targets[i % 2]
             return float(jax.jit(lambda z: target.log_prob(z) + 0 * i)(jnp.zeros(3)))
@@ -155,7 +156,7 @@ def test_models_that_enumerate_run_one_at_a_time() -> None:
 
 
 def test_a_latent_count_is_refused() -> None:
-    with pytest.raises(ValueError, match="site 'k' .*is discrete .* it has too many values"):
+    with pytest.raises(ValueError, match=r"site 'k' .*is discrete .* it has too many values"):
         sa.from_numpyro(lambda: numpyro.sample("k", dist.Poisson(3.0)))
 
 

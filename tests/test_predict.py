@@ -228,7 +228,8 @@ def test_means_intervals_and_table() -> None:
     np.testing.assert_allclose(ours.sd["y"], y.std(0, ddof=1), rtol=1e-5)
     low, high = ours.interval(0.5)["y"]
     np.testing.assert_allclose([low, high], np.quantile(y, [0.25, 0.75], axis=0), rtol=1e-5)
-    assert set(ours) == {"mean", "y"} and len(ours) == 2
+    assert set(ours) == {"mean", "y"}
+    assert len(ours) == 2
     text = str(ours)
     assert "y[4]" in text
     assert f"{N} draws" in text
@@ -312,8 +313,8 @@ def pm() -> Any:
 
 @pytest.fixture(scope="module")
 def in_pymc(pm: Any) -> sa.Result:
-    with pm.Model(coords={"row": range(12)}) as model:
-        x = pm.Data("x", X, dims=("row", None))
+    with pm.Model(coords={"row": range(12), "column": ["a", "b"]}) as model:
+        x = pm.Data("x", X, dims=("row", "column"))
         y = pm.Data("observed", Y, dims="row")
         sigma = pm.HalfNormal("sigma", 1.0)
         beta = pm.Normal("beta", 0.0, 1.0, shape=2)
@@ -329,8 +330,8 @@ def points(predictions: sa.Predictions, names: Any) -> list[dict[str, Any]]:
 
 def test_pymc_at_new_data_is_pymcs_own(pm: Any, in_pymc: sa.Result) -> None:
     model = in_pymc.target.log_density.model  # type: ignore[union-attr]
-    ours = in_pymc.predict(3, x=X_NEW, n=N)
-    assert ours["y"].shape == ours["mean"].shape == (N, 5)
+    ours = in_pymc.predict(3, x=X_NEW, n=3 * N)
+    assert ours["y"].shape == ours["mean"].shape == (3 * N, 5)
     mean = ours.parameters["beta"] @ X_NEW.T
     np.testing.assert_allclose(ours["mean"], mean, rtol=1e-4, atol=1e-5)
     noise = (ours["y"] - ours["mean"]) / ours.parameters["sigma"][:, None]
@@ -371,9 +372,9 @@ def test_pymc_draws_new_groups_given_the_others(pm: Any) -> None:
         ours = result.predict(3, errors=np.full(3, 0.01), n=N)
     assert ours.anew == ("theta",)
     assert ours["y"].shape == (N, 3)
-    noise = (ours["y"] - ours.parameters["mu"][:, None]) / np.hypot(
-        ours.parameters["tau"], 0.01
-    )[:, None]
+    noise = (ours["y"] - ours.parameters["mu"][:, None]) / np.hypot(ours.parameters["tau"], 0.01)[
+        :, None
+    ]
     assert z_score(np.concatenate([noise, noise**2 - 1], -1), 0.0) < Z_MAX
 
 

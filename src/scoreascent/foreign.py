@@ -86,9 +86,9 @@ class Foreign:
         except BaseException as error:
             self.raised.append(error)
             raise
-        shaped = (x.reshape(*z.shape[:-1], *x.shape[1:]) for x in found)
+        shaped = (x.reshape((*z.shape[:-1], *x.shape[1:])) for x in found)
         with np.errstate(over="ignore"):
-            return tuple(np.ascontiguousarray(x, z.dtype) for x in shaped)
+            return tuple(np.asarray(x, z.dtype, order="C") for x in shaped)
 
     # -- the functions that were given, on rows (n, d) in 64 bits --------------------------------
 
@@ -164,7 +164,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _told(function: Any, z: Numbers) -> Any:
-    """Call a function; what it raises is told with the point, of a batch with the first that fails."""
+    """Call a function; what it raises is told with the point, the first of a batch that fails."""
     try:
         return function(z.copy())
     except Exception as error:
@@ -213,8 +213,11 @@ def _check_gradient(density: Foreign) -> None:
     rows, values = (rows[:1], values[:1]) if is_slow else (rows, values)
     slopes = density._both(rows)[1]
     at = np.sort(rng.permutation(density.dim)[: MOST // 10 if is_slow else MOST])
-    for z, slope in zip(rows[np.isfinite(values)], slopes[np.isfinite(values)]):
-        h = 1e-5 * np.maximum(1.0, np.abs(z[at]))
+    single = bool(np.all(values == values.astype(np.float32)))  # computed in 32 bits, that is
+    eps = float(np.finfo(np.float32 if single else np.float64).eps)
+    fair = np.isfinite(values)
+    for z, value, slope in zip(rows[fair], values[fair], slopes[fair]):
+        h = eps ** (1 / 3) * np.maximum(1.0, np.abs(z[at]))
         steps = h[:, None] * np.eye(density.dim)[at]
         four = np.concatenate([z + c * steps for c in (1, -1, 2, -2)])
         one, back, two, far = density._values(four).reshape(4, len(at))
@@ -222,7 +225,8 @@ def _check_gradient(density: Foreign) -> None:
         with np.errstate(invalid="ignore"):
             size = np.maximum(np.abs(slope[at]), np.abs(near))
             allowed = SAME * size + TINY * np.nanmax(np.abs(near)) + 10 * np.abs(near - wide)
-            wrong = np.isfinite(near) & ~(np.abs(slope[at] - near) <= allowed + 1e-9)
+            allowed += 10 * eps * (1 + abs(value)) / h
+            wrong = np.isfinite(near) & ~(np.abs(slope[at] - near) <= allowed)
         if wrong.any():
             i = int(np.argmax(wrong))
             raise ValueError(

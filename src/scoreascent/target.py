@@ -131,9 +131,11 @@ class Target:
         """
         return cls(foreign(log_density, gradient, dim, batched, threads), dim=dim)
 
-    @property
-    def raised(self) -> BaseException | None:
-        """What a density of the host's raised last, which jax tells of in its own words alone."""
+    def take_raised(self) -> BaseException | None:
+        """Return what a density of the host's has raised, which jax tells in its own words alone.
+
+        It is told once.
+        """
         if not isinstance(self.log_density, Foreign) or not self.log_density.raised:
             return None
         found = self.log_density.raised[0]

@@ -17,7 +17,7 @@ from numpyro.primitives import Messenger
 from scoreascent._arrays import canonical_dtype
 from scoreascent._extras import install_hint
 from scoreascent.adapters.centring import depends
-from scoreascent.adapters.numpyro_call import ABSTRACT, Call, Site, is_observed, site_shape
+from scoreascent.adapters.numpyro_call import ABSTRACT, Call, Site, site_shape
 
 UNOBSERVED = "_unobserved"
 
@@ -207,7 +207,9 @@ def _is_summed(site: Site) -> bool:
     """Tell whether a latent site is discrete and can be summed out; raise if it cannot."""
     if not _is_discrete(site):
         return False
-    what = f"model: site {site['name']!r} ({type(site['fn']).__name__}) is discrete and not observed"
+    what = (
+        f"model: site {site['name']!r} ({type(site['fn']).__name__}) is discrete and not observed"
+    )
     if not site["fn"].has_enumerate_support:
         raise ValueError(
             f"{what}; marginalise it, for example with dist.MixtureSameFamily: it has too many "

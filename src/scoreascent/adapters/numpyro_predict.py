@@ -1,4 +1,4 @@
-"""Predictions of a NumPyro model at draws of its latent sites, as NumPyro's `Predictive` has them."""
+"""Predictions of a NumPyro model at draws of its latent sites, those of NumPyro's `Predictive`."""
 
 from __future__ import annotations
 

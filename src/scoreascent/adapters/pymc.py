@@ -170,7 +170,9 @@ class PyMCModel(Model):
         if not kwargs and not anew:
             try:
                 found = super().predictions(key, z, data).draws
-                return Predicted({k: v for k, v in values.items() if k not in self.site_names} | found)
+                return Predicted(
+                    {k: v for k, v in values.items() if k not in self.site_names} | found
+                )
             except NotImplementedError:  # not in JAX, but PyTensor has its own ways
                 pass
         return predictions(self.model, self._held, values, key, kwargs or {}, anew)

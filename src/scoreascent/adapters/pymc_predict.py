@@ -1,7 +1,7 @@
 """Predictions of a PyMC model at draws of its variables, of data by name, drawn by PyTensor.
 
-As `pymc.sample_posterior_predictive` after `pymc.set_data`, but the model stays as it is: other data
-take the place of those it holds in a copy of its graph.
+As `pymc.sample_posterior_predictive` after `pymc.set_data`, but the model stays as it is: other
+data take the place of those it holds in a copy of its graph.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def predictions(
     )
     inputs = {rv: rv.type(name=rv.name) for rv in model.free_RVs if rv.name not in others}
     outputs = [*model.observed_RVs, *model.deterministics]
-    graph = _with(clone_replace(outputs, replace=inputs), data)
     seed = int(np.asarray(jax.random.key_data(key))[-1])
     options = {"on_unused_input": "ignore", "allow_input_downcast": True}
-    function: Any = pymc_compile(list(inputs.values()), graph, random_seed=seed, **options)
     given = [np.asarray(draws[rv.name]) for rv in inputs]
     n = len(next(iter(draws.values())))
     try:
+        graph = _with(clone_replace(outputs, replace=inputs), data)
+        function: Any = pymc_compile(list(inputs.values()), graph, random_seed=seed, **options)
         found = [function(*(x[i] for x in given)) for i in range(n)]
     except (ValueError, IndexError) as error:
         names = sorted({v.name for v in data if v.name in model.named_vars})
@@ -85,7 +85,7 @@ def _replaced(model: Any, data: Values, new: Mapping[str, Any]) -> Values:
             )
         found[known[name]] = array.astype(kind.dtype)
         for dim, length in zip(model.named_vars_to_dims.get(name, ()), array.shape):
-            size = model.dim_lengths[dim]
+            size = model.dim_lengths.get(dim)
             if size in data and found.setdefault(size, np.array(length, size.type.dtype)) != length:
                 raise ValueError(
                     f"predict: {name} has {length} entries along dim {dim!r}, other data "

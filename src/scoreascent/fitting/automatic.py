@@ -106,6 +106,7 @@ MAX_STEPS, MAX_STAGES = 3000, 4  # iterations of a stage, and stages, the last t
 MIN_WORTH_TO_STAY = 0.85  # below it, what is not known well is not known from proposals alone
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
+WITH_WALKS = Cycle(IMH(), Walk(), Walk())  # where there is no gradient
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
 # Where a flow has learnt the posterior's shape, chains are in its base space
 IN_BASE = InBase(Cycle(IMH(Defensive(alpha=0.8)), HMC(length=1.5, acceptance=0.8, max_steps=16)))
@@ -370,8 +371,8 @@ def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> 
     worth = diagnosis.ess / diagnosis.draws
     enough = worth >= (MIN_WORTH if diagnosis.verdict == GOOD else MIN_WORTH_TO_STAY)
     enough = enough and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
-    if kernel == PROPOSALS_ALONE and not enough and differentiable:
-        return WITH_GRADIENTS
+    if kernel == PROPOSALS_ALONE and not enough:
+        return WITH_GRADIENTS if differentiable else WITH_WALKS
     if diagnosis.verdict == GOOD or diagnosis.final:
         return None
     more = diagnosis.verdict == LONGER and diagnosis.status == "converged"
@@ -540,9 +541,7 @@ def _check_proper(target: Target, mean: Any, sd: Any) -> None:
         )
 
 
-def _without_gradient(
-    target: Target, key: PRNGKeyArray, say: Say
-) -> tuple[Start | None, Family]:
+def _without_gradient(target: Target, key: PRNGKeyArray, say: Say) -> tuple[Start | None, Family]:
     """Return where to begin with a density that jax cannot differentiate; say what is given up."""
     given_up = "log_density has no gradient: no searches, no gradient moves, no challenge by them"
     if target.dim <= MAX_MIXTURE:

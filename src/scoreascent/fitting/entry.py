@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
-import jax
 import optax
 
 from scoreascent._cache import use_cache_if_asked
@@ -129,10 +128,11 @@ def fit(
         callback_every=callback_every,
         throw=throw,
     )
+    given.target.take_raised()
     try:
         return automatic.fit(given) if given.method is None else by_method.fit(given)
-    except jax.errors.JaxRuntimeError:
-        raised = given.target.raised
+    except Exception:  # jax's, of several kinds, if a density of the host's has raised
+        raised = given.target.take_raised()
         if raised is None:
             raise
         raise raised from raised.__cause__

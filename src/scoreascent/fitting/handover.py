@@ -1,4 +1,4 @@
-"""From a fit to NUTS, which then needs no long warm-up; and from another sampler's draws to a fit."""
+"""From a fit to NUTS, which then needs no long warm-up; and from a sampler's draws to a fit."""
 
 from __future__ import annotations
 
@@ -179,10 +179,7 @@ def from_draws(target: Target, draws: Any) -> Start:
     if not isinstance(target, Target):
         raise ValueError(f"target must be a Target, got {target!r}")
     named = _named(target, draws)
-    if named is None:
-        z = _points(target, draws)
-    else:
-        z = _unconstrained(target, named)
+    z = _points(target, draws) if named is None else _unconstrained(target, named)
     n, dim = z.shape
     enough = max(MIN_DRAWS, dim + 2 if dim <= MAX_FULL_RANK else 0)
     if n < enough:
@@ -225,12 +222,12 @@ def _named(target: Target, draws: Any) -> dict[str, Any] | None:
     """Return draws by name; None if they are an array."""
     if isinstance(draws, np.ndarray | jax.Array | list | tuple):
         return None
-    if not isinstance(draws, Mapping) or hasattr(draws, "children"):  # a DataTree is a mapping too
-        posterior = getattr(draws, "posterior", None)
-        if posterior is None:
-            return None
-        posterior = getattr(posterior, "dataset", posterior)
-        draws = {str(k): x.transpose("chain", "draw", ...) for k, x in posterior.data_vars.items()}
+    posterior = getattr(draws, "posterior", draws)  # of ArviZ's containers, of either version
+    variables = getattr(posterior, "data_vars", None)
+    if variables is not None:
+        draws = {str(k): x.transpose("chain", "draw", ...) for k, x in variables.items()}
+    if not isinstance(draws, Mapping):
+        return None
     if missing := [name for name in target.site_names if name not in draws]:
         raise ValueError(f"draws have no {missing}; they must name all of {target.site_names}")
     return {name: np.asarray(draws[name], np.float64) for name in target.site_names}

@@ -49,7 +49,9 @@ class Walk(Config, Adaptive):
 
     def first_tuning(self, q: Family) -> StepSize:
         """Return a step of 2.4/√d."""
-        log = jnp.log(jnp.asarray(2.4, q.mean.dtype)) - jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / 2
+        log = (
+            jnp.log(jnp.asarray(2.4, q.mean.dtype)) - jnp.log(jnp.asarray(q.dim, q.mean.dtype)) / 2
+        )
         return StepSize(log, jnp.int32(0), jnp.int32(0), jnp.int32(0), jnp.ones_like(log))
 
     def tuned_step(
@@ -80,4 +82,3 @@ class Walk(Config, Adaptive):
     def afresh(self, tuning: Any, taken: int, stretch: float = 1.0) -> StepSize:
         """Return a tuning that learns as if after so many steps."""
         return tuning._replace(taken=jnp.int32(taken))
-
