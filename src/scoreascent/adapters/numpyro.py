@@ -30,7 +30,15 @@ from scoreascent.adapters.centring import (
     partly,
     stated,
 )
-from scoreascent.adapters.numpyro_call import Call, Redraw, Site, called, is_observed, site_shape
+from scoreascent.adapters.numpyro_call import (
+    TRACING,
+    Call,
+    Redraw,
+    Site,
+    called,
+    is_observed,
+    site_shape,
+)
 from scoreascent.adapters.numpyro_enumerate import summed_energy
 from scoreascent.adapters.numpyro_look import Sites, look
 from scoreascent.adapters.numpyro_predict import predictions
@@ -147,7 +155,8 @@ class NumPyroModel(Model):
         args, kwargs = self.call.fill(data)
         if self.sites.summed:
             return -summed_energy(function, args, kwargs, self._split(z), self.sites.nesting)
-        return -potential_energy(function, args, kwargs, self._split(z))
+        with TRACING:
+            return -potential_energy(function, args, kwargs, self._split(z))
 
     def constrain(self, z: Float[Array, " d"], data: Any) -> Named:
         """The latent sites at z inside their supports, and the deterministic sites."""

@@ -22,7 +22,7 @@ Site = dict[str, Any]  # what NumPyro's handlers pass along
 ABSTRACT = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
-# While it enumerates, NumPyro replaces its plates for every thread: so models run one at a time
+# NumPyro's handlers are on one stack for all threads, so models run one at a time
 TRACING = threading.RLock()
 
 
