@@ -40,9 +40,6 @@ class Held:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Held) and self.key == other.key
 
-    def __repr__(self) -> str:
-        return "…"
-
 
 @dataclass(frozen=True)
 class Call:
@@ -86,7 +83,8 @@ class Call:
         return tuple(name for name, s in zip(every, self.static) if s is None)
 
     def __repr__(self) -> str:
-        args, kwargs = self.fill([...] * len(self.static))
+        leaves = [... if s is None or s[0] is Held else s[1] for s in self.static]
+        args, kwargs = self.structure.unflatten(leaves)
         parts = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
         name = getattr(self.function, "__qualname__", repr(self.function))
         return f"{name}({', '.join(parts)})".replace("Ellipsis", "…")

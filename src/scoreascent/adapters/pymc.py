@@ -25,6 +25,7 @@ from scoreascent.adapters.centring import (
     elements,
 )
 from scoreascent.adapters.pymc_centring import Statement, sites, state
+from scoreascent.adapters.pymc_ops import supply
 from scoreascent.adapters.pymc_predict import held, predictions
 from scoreascent.model import Model, Predicted
 from scoreascent.target import Target
@@ -339,6 +340,7 @@ def _jaxify(inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
     # PyTensor's draws of these in JAX are of other probabilities, and NaN in float32
     if any(isinstance(op, CategoricalRV | MultinomialRV) for op in _ops(outputs)):
         raise NotImplementedError("PyTensor's Categorical and Multinomial are wrong there")
+    supply()
     with jax.ensure_compile_time_eval():  # constants, even if this is within a trace
         return get_jaxified_graph(inputs=inputs, outputs=outputs)
 
