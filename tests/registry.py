@@ -151,6 +151,7 @@ MOVES: dict[str, Any] = {
     "select-cis": sa.Select(sa.CIS(4)),
     "hmc": sa.Parallel(_HMC, 1),
     "hmc-of-two-lengths": sa.Parallel(sa.HMC(length=(0.6, 3.0), hurry=True, caution=20.0), 1),
+    "walk": sa.Parallel(sa.Walk(), 1),
     "mala": sa.Parallel(sa.MALA(step_size=0.6), 1),
     "cycle": sa.Parallel(sa.Cycle(sa.IMH(), _HMC), 4),
     "sequential-cycle": sa.Sequential(sa.Cycle(sa.IMH(), _HMC), 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +158,46 @@ def test_calibrated(run, tmp_path):
     assert (tmp_path / "ranks.png").stat().st_size > 10_000
 
 
+def test_new_data(run):
+    """Of new rows the truth is within; a new group varies as the groups do, and more."""
+    (result, rows, groups, share), out = run("new_data", nuts=None)
+    assert result.diagnosis.verdict == GOOD
+    assert out.count("drawn anew: pace") == 1
+    assert "- within: [ True  True  True]" in out
+    assert groups["pace"].shape == (4000, 1)
+    assert groups.sd["mean"][0] > 3 * rows.sd["mean"][0]
+    assert 0.1 < share < 0.9
+
+
+def test_hand_over(run):
+    (result, handed, alone, gradients, again), out = run(
+        "hand_over", nuts=None, draws=100, warmup=400
+    )
+    assert result.diagnosis.verdict == again.diagnosis.verdict == GOOD
+    assert gradients[0] > 3 * gradients[1]
+    for name in ("beta", "noise"):
+        mean, sd = np.mean(handed[name], 0), np.std(handed[name], 0)
+        assert np.all(np.abs(np.mean(alone[name], 0) - mean) < 0.5 * sd)
+    assert "a fit of these draws: good" in out
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_compiled_density(run):
+    results, out = run("compiled_density", nuts=None)
+    assert [r.diagnosis.verdict for r in results.values()] == [GOOD] * 3
+    assert results["C, no gradient"].evaluations[1] == 0
+    by_jax = results["JAX"].summary()
+    for result in results.values():
+        for mine, right in zip(result.summary(), by_jax):
+            assert abs(mine["mean"] - right["mean"]) < 0.1 * right["sd"]
+            assert abs(mine["sd"] / right["sd"] - 1) < 0.1
+    assert "log_density has no gradient" in out
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 7
+    assert len(SCRIPTS) == 10

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import scoreascent as sa
@@ -75,11 +77,15 @@ def call(function: Callable[[], Any]) -> Callable[[Any, Path], str]:
     """The message of what a function raises."""
 
     def use(capsys: Any, folder: Path) -> str:
-        with pytest.raises(ModuleNotFoundError) as caught:
+        with pytest.raises((ModuleNotFoundError, ValueError)) as caught:
             function()
         return str(caught.value)
 
     return use
+
+
+def discrete() -> None:
+    sa.from_numpyro(lambda: numpyro.sample("k", dist.Bernoulli(0.5)))
 
 
 FIGURE = ("reproduce", "figure1", "--quick")
@@ -88,6 +94,7 @@ TABLE_OF: list[tuple[str, str, Callable[[Any, Path], str]]] = [
     ("arviz", "arviz", call(lambda: a_fit().to_arviz())),
     ("blackjax", "blackjax", call(lambda: sa.from_blackjax(lambda log_p, q: None))),
     ("pymc", "pymc", call(lambda: sa.from_pymc())),
+    ("enumerate", "funsor", call(discrete)),
     ("flows", "flowjax", call(lambda: sa.Flow.standard(2))),
     ("plots", "matplotlib", call(lambda: sa.plots.plot_trace(a_fit()))),
     ("cli", "typer", command("doctor")),

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_arrays", "_batches", "_cache", "_extras", "_figures", "_files", "_memory"),
     ("_progress", "_random", "_structs", "_version"),
     ("theory",),
-    ("model",),
+    ("model", "foreign"),
     ("target",),
     ("families",),
     ("climbs",),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 from numpyro.distributions import constraints
 from numpyro.distributions.constraints import Constraint
 
@@ -21,6 +24,16 @@ class Param(NamedTuple):
 
     support: Constraint = constraints.real
     shape: tuple[int, ...] = ()
+
+
+class Predicted(NamedTuple):
+    """What a model says at draws of its parameters, by name, with the draws in front.
+
+    `anew` names the free parameters that were not taken from the draws, but drawn given the others.
+    """
+
+    draws: dict[str, Any]
+    anew: tuple[str, ...] = ()
 
 
 class Model(ABC):
@@ -57,6 +70,27 @@ class Model(ABC):
         """Return new observations, drawn at z."""
         return {}
 
+    def predictions(
+        self,
+        key: PRNGKeyArray,
+        z: Float[Array, "n d"],
+        data: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> Predicted:
+        """Return new observations at draws z, with other arguments of the model if any are given.
+
+        `anew` names free parameters that are to be drawn given the others, such as those of new
+        groups.
+        """
+        if args or kwargs or anew:
+            raise ValueError(
+                f"predict: a {type(self).__name__} knows no arguments but those of the fit"
+            )
+        keys = jax.random.split(key, len(z))
+        return Predicted(_predicted(self, keys, z, data))
+
     def observed(self, data: Any) -> dict[str, Float[Array, ...]]:
         """Return the observations themselves."""
         return {}
@@ -64,6 +98,22 @@ class Model(ABC):
     def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"] | None:
         """Return a place where a search may begin, random or not; None if none is known."""
         return None
+
+    def as_written(self, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+        """Return z and the data by which the model is stated as its author wrote it."""
+        return z, data
+
+    def for_nuts(self, library: str, z: Float[Array, "n d"], metric: Any, data: Any) -> Any:
+        """Return what a library's own NUTS takes to go on from places z; None if nothing is known.
+
+        The model is stated as it was written; `metric` is its covariance matrix, or the diagonal.
+        """
+        return None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done with the model that its author may not expect, in words."""
+        return ()
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
@@ -74,3 +124,8 @@ class Model(ABC):
     def coords(self) -> dict[str, Any]:
         """The labels along those axes."""
         return {}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predicted(model: Model, keys: PRNGKeyArray, z: Float[Array, "n d"], data: Any) -> Any:
+    return jax.vmap(model.predict, (0, 0, None))(keys, z, data)

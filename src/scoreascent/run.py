@@ -37,6 +37,8 @@ class Start:
     log_evidence: float = math.nan
 
     def __str__(self) -> str:
+        if not self.elbo:
+            return f"{len(self.z)} points"
         places = "one place" if self.agree else "DIFFERENT places"
         return f"{self.kept} of {len(self.elbo)} searches kept; they found {places}"
 

@@ -14,6 +14,7 @@ from numpyro.distributions.constraints import Constraint
 
 from scoreascent._arrays import canonical, default_dtype
 from scoreascent._structs import check_count
+from scoreascent.foreign import Foreign, Gradient, foreign
 from scoreascent.model import Model, Param
 
 if TYPE_CHECKING:
@@ -99,6 +100,48 @@ class Target:
         )
         self._check_output()
 
+    @classmethod
+    def from_host(
+        cls,
+        log_density: Callable[..., Any],
+        gradient: Gradient | None = None,
+        *,
+        dim: int,
+        batched: bool = False,
+        threads: int | None = None,
+    ) -> Target:
+        """A log density that is not JAX's: NumPy's, or of compiled code such as Stan's.
+
+        `log_density(z)` takes a vector of d numbers (64 bits, numpy's) and returns one; if
+        `batched`, an array (n, d) and returns n. It is called from the compiled loop, for all
+        chains at once, with one point after the other, or in so many `threads` (for functions that
+        let go of Python's lock), unless it is batched.
+
+        `gradient(z)` returns its gradient; "returned" says that `log_density` returns the pair of
+        both; "differences" computes it by differences, at 2d densities each. It is held against
+        differences at three places, and a wrong one is refused. Without one, `fit(target)` finds
+        its start by particles and goes on with independent proposals, and says what that gives up.
+
+        NaN is never accepted, −∞ is a legal value; what a function raises ends the fit with an
+        error that names the point. Derivatives beyond the first are differences of the gradient.
+
+        >>> target = Target.from_host(lambda z: -0.5 * np.sum(z**2), lambda z: -z, dim=3)
+        >>> float(target.log_prob(jnp.ones(3))), jax.grad(target.log_prob)(jnp.ones(3)).tolist()
+        (-1.5, [-1.0, -1.0, -1.0])
+        """
+        return cls(foreign(log_density, gradient, dim, batched, threads), dim=dim)
+
+    def take_raised(self) -> BaseException | None:
+        """Return what a density of the host's has raised, which jax tells in its own words alone.
+
+        It is told once.
+        """
+        if not isinstance(self.log_density, Foreign) or not self.log_density.raised:
+            return None
+        found = self.log_density.raised[0]
+        self.log_density.raised.clear()
+        return found
+
     # -- the density ---------------------------------------------------------------------------
 
     @property
@@ -152,6 +195,14 @@ class Target:
                 raise ValueError(f"params[{name!r}] must have shape {shape}, got {leaf.shape}")
             parts.append(jnp.ravel(biject_to(support).inv(leaf)))
         return jnp.concatenate(parts)
+
+    def structured(self, named: dict[str, Any]) -> Any:
+        """Return named parameters as `constrain` gives them: the inverse of what `named` does."""
+        if self.model is not None:
+            return named
+        if self._tree is None:
+            return named["z"]
+        return self._tree.unflatten([named[name] for name in self.site_names])
 
     def named(self, z: Float[Array, " d"]) -> dict[str, Float[Array, ...]]:
         """Return the constrained parameters at `z` as a flat dictionary; `{"z": z}` if unnamed."""

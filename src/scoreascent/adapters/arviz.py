@@ -49,9 +49,8 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
         coords = dict(model.coords)
         if observed := _numpy(model.observed(data)):
             groups["observed_data"] = observed
-            groups["log_likelihood"] = _numpy(
-                over_draws(lambda z: model.log_likelihood(z, data))(z)
-            )
+            terms = _numpy(over_draws(lambda z: model.log_likelihood(z, data))(z))
+            groups |= {"log_likelihood": terms} if terms else {}
             predicted = _predicted(model, data, keys[1], z)
             if predicted is not None:
                 groups["posterior_predictive"] = predicted

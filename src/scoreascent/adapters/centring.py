@@ -117,6 +117,16 @@ def asked(
     return np.concatenate(parts) if parts else None
 
 
+def as_written(model: Any, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+    """Return z, and the data, by which all sites of a model are stated as they are written."""
+    if not model.centrable:
+        return z, data
+    plain = (*data[:-1], jnp.ones_like(jnp.asarray(data[-1])))
+    at, _ = model.centred_at()
+    own = model.unconstrain(model.constrain(z, data), plain)
+    return jnp.asarray(z).at[at].set(own[at]), plain
+
+
 def by_site(c: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Float[Array, ...]]:
     """Return the centredness of every site from that of all elements; left open, it is 1.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,13 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer import init_to_sample
 from numpyro.infer.util import potential_energy
-from numpyro.primitives import Messenger
 
-from scoreascent._arrays import canonical_dtype, default_dtype
+from scoreascent._arrays import default_dtype
 from scoreascent.adapters.centring import (
     AS_WRITTEN,
     AUTO,
     SUFFIX,
+    as_written,
     asked,
     by_site,
     depends,
@@ -30,13 +30,24 @@ from scoreascent.adapters.centring import (
     partly,
     stated,
 )
-from scoreascent.model import Model
+from scoreascent.adapters.numpyro_call import (
+    TRACING,
+    Call,
+    Redraw,
+    Site,
+    called,
+    is_observed,
+    site_shape,
+)
+from scoreascent.adapters.numpyro_enumerate import summed_energy
+from scoreascent.adapters.numpyro_look import Sites, look
+from scoreascent.adapters.numpyro_predict import predictions
+from scoreascent.model import Model, Predicted
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
-    Site = dict[str, Any]  # what NumPyro's handlers pass along
     Named = dict[str, Float[Array, ...]]
 
 
@@ -62,8 +73,10 @@ def from_numpyro(
     between 1, as written, and 0. The posterior, its names, draws and predictions are those of the
     model in every case; z, and the means of q, are not: `result.target` is the target they are of.
 
-    Discrete latent sites, subsampling plates, `obs_mask`, `numpyro.param` and `numpyro.prng_key`
-    are refused.
+    Discrete latent sites that NumPyro can enumerate are summed out (extra `enumerate`). Of
+    observations with `obs_mask` the missing ones are parameters. A model that looks at the values
+    of arrays (`int(group.max())`) holds these itself: `print(target)` shows which, and other values
+    compile anew. Subsampling plates, `numpyro.param` and `numpyro.prng_key` are refused.
 
     >>> import numpyro
     >>> import numpyro.distributions as dist
@@ -75,11 +88,10 @@ def from_numpyro(
     """
     if not callable(model):
         raise ValueError(f"model must be a function with NumPyro's primitives, got {model!r}")
-    paths, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
-    static = tuple(_static(path, leaf) for path, leaf in paths)
-    data = tuple(leaf for (_, leaf), s in zip(paths, static) if s is None)
+    call, data = called(model, args, kwargs)
     try:
-        found = _look(_Call(model, structure, static), data)
+        call, data, sites = look(call, data)
+        found = NumPyroModel(call, sites)
         names = _centrable(found, data) if centring != AS_WRITTEN else {}
         why = "its distribution is of no location–scale family, or has constant parameters"
         c = asked(centring, names, dict.fromkeys(found.site_names, why))
@@ -96,56 +108,72 @@ def from_numpyro(
         raise
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A model and its arguments, less the arrays among them."""
-
-    function: Callable[..., Any]
-    structure: Any
-    static: tuple[tuple[type, Any] | None, ...]  # None: an array; the type, for 1 == 1.0 == True
-
-    def fill(self, arrays: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        arrays = iter(arrays)
-        return self.structure.unflatten([next(arrays) if s is None else s[1] for s in self.static])
-
-    def trace(self, data: Any, *wraps: Callable[[Any], Any]) -> dict[str, Site]:
-        """The sites of the model under handlers, the innermost first."""
-        function: Any = self.function
-        for wrap in wraps:
-            function = wrap(function)
-        args, kwargs = self.fill(data)
-        return handlers.trace(function).get_trace(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        args, kwargs = self.fill([...] * len(self.static))
-        parts = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items())]
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        return f"{name}({', '.join(parts)})".replace("Ellipsis", "…")
-
-
 @dataclass(frozen=True, repr=False)
 class NumPyroModel(Model):
     """The log density of a NumPyro model and all that it says of its sites."""
 
-    call: _Call
-    dim: int
-    site_names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    free_shapes: tuple[tuple[int, ...], ...]  # of the unconstrained values
-    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    call: Call
+    sites: Sites
     centrable: tuple[str, ...] = ()  # sites stated by another value; data ends with their c
+
+    @property
+    def dim(self) -> int:  # type: ignore[override]
+        """The numbers of z."""
+        return self.sites.dim
+
+    @property
+    def site_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The latent sites, in the model's order."""
+        return self.sites.site_names
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Their shapes."""
+        return self.sites.shapes
+
+    @property
+    def free_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Those of their unconstrained values."""
+        return self.sites.free_shapes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done with the model that its author may not expect."""
+        told = []
+        if self.sites.looked:
+            told.append(
+                f"model: it looks at the values of {', '.join(self.sites.looked)}, which are "
+                "constants of the compiled loop"
+            )
+        if self.sites.summed:
+            told.append(f"model: summed over the discrete {', '.join(self.sites.summed)}")
+        return tuple(told)
 
     def __call__(self, z: Float[Array, " d"], data: Any) -> Float[Array, ""]:
         """NumPyro's potential energy at z, negated."""
         function = self._stated(data)(self.call.function)
-        return -potential_energy(function, *self.call.fill(data), self._split(z))
+        args, kwargs = self.call.fill(data)
+        if self.sites.summed:
+            return -summed_energy(function, args, kwargs, self._split(z), self.sites.nesting)
+        with TRACING:
+            return -potential_energy(function, args, kwargs, self._split(z))
 
     def constrain(self, z: Float[Array, " d"], data: Any) -> Named:
         """The latent sites at z inside their supports, and the deterministic sites."""
+        values = self.everywhere(z, data)
+        for name, (at, _) in self.sites.missing:
+            shape = dict(zip(self.site_names, self.shapes))[name]
+            values[name] = values[name].reshape(-1, *shape[1:])[np.array(at, int)]
+        return values
+
+    def everywhere(self, z: Float[Array, " d"], data: Any) -> Named:
+        """As `constrain`, but sites that are partly observed have some value there too."""
         sites = self._trace(data, self._at(z))
-        wanted = {*self.site_names, *(k for k, s in sites.items() if s["type"] == "deterministic")}
-        found = {k: jnp.asarray(s["value"]) for k, s in sites.items() if k in wanted}
-        return {k: found[k] for k in dict.fromkeys((*self.site_names, *found))}
+        computed = [k for k, s in sites.items() if s["type"] == "deterministic"]
+        if self.sites.summed:  # the others depend on what is summed out
+            computed = [k for k in computed if k in self.sites.computed]
+        names = dict.fromkeys((*self.site_names, *computed))
+        return {k: jnp.asarray(sites[k]["value"]) for k in names}
 
     def unconstrain(self, values: Any, data: Any) -> Float[Array, " d"]:
         """The z of a dictionary of latent values; names that are not latent sites are ignored."""
@@ -156,7 +184,8 @@ class NumPyroModel(Model):
         for (name, value), shape in zip(latent.items(), self.shapes):
             if value.shape != shape:
                 raise ValueError(f"values[{name!r}] must have shape {shape}, got {value.shape}")
-        sites = self.call.trace(data, lambda f: handlers.substitute(f, data=latent))
+        whole = latent | {k: self._spread(k, x) for k, x in latent.items() if k in self._missing}
+        sites = self._seeded(data, lambda f: handlers.substitute(f, data=whole))
         centredness = self._centredness(data)
         free = [
             stated(sites[k]["fn"], v, centredness[k])
@@ -167,30 +196,76 @@ class NumPyroModel(Model):
         return jnp.concatenate([jnp.ravel(x) for x in free])
 
     def log_likelihood(self, z: Float[Array, " d"], data: Any) -> Named:
-        """The log density of every observation; what `numpyro.factor` adds is not among them."""
+        """The log density of every observation; what `numpyro.factor` adds is not among them.
+
+        None where discrete sites are summed out, which observations may have in common.
+        """
+        if self.sites.summed:
+            return {}
         sites = self._trace(data, self._at(z))
-        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if _is_observed(s)}
+        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if is_observed(s)}
 
     def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any) -> Named:
         """New observations of the shapes of the old, drawn at z; later sites see the new ones."""
-        redraw = _Redraw()
+        redraw = Redraw()
         sites = self._trace(data, self._at(z), redraw, lambda f: handlers.seed(f, key))
         return {name: sites[name]["value"] for name in redraw.names}
+
+    def predictions(
+        self,
+        key: PRNGKeyArray,
+        z: Float[Array, "n d"],
+        data: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> Predicted:
+        """What the model says at draws z, with other arguments if any are given."""
+        latent = _constrained(self, z, data)
+        call = self.call
+        if args or kwargs:
+            call, data = called(call.function, args, dict(kwargs or {}))
+        return predictions(call, key, {k: latent[k] for k in self.site_names}, data, anew)
 
     def observed(self, data: Any) -> Named:
         """The values of the observed sites."""
         sites = self._trace(data, self._at(jnp.zeros(self.dim)))
-        kept = {k: s for k, s in sites.items() if _is_observed(s)}
-        return {k: jnp.broadcast_to(s["value"], _shape(s)) for k, s in kept.items()}
+        kept = {k: s for k, s in sites.items() if is_observed(s)}
+        return {k: jnp.broadcast_to(s["value"], site_shape(s)) for k, s in kept.items()}
 
     def initial(self, key: PRNGKeyArray, data: Any) -> Float[Array, " d"]:
         """A draw of the prior; a site whose prior has no draws is near zero, unconstrained."""
         return _prior_draw(self, key, data)
 
     @property
+    def _missing(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        return dict(self.sites.missing)
+
+    def as_written(self, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+        """The z of the model with no site stated otherwise, and the data that say so."""
+        return as_written(self, z, data)
+
+    def for_nuts(self, library: str, z: Float[Array, "n d"], metric: Any, data: Any) -> Any:
+        """Arguments of NumPyro's `NUTS`, and of `MCMC.run`, for the model itself."""
+        if library != "numpyro":
+            return None
+        args, kwargs = self.call.fill(data)
+        names, dense = self.site_names, np.ndim(metric) == 2
+        kernel = {
+            "model": functools.partial(self.call.function, *args, **kwargs),
+            "inverse_mass_matrix": {names: jnp.asarray(metric)},
+            "dense_mass": [names] if dense else [],
+            "adapt_mass_matrix": False,
+        }
+        stops = np.cumsum([math.prod(s) for s in self.free_shapes])
+        parts = zip(names, jnp.split(z, stops[:-1], axis=-1), self.free_shapes)
+        lead = jnp.shape(z)[:-1]
+        return kernel, {"init_params": {k: x.reshape(*lead, *s) for k, x, s in parts}}
+
+    @property
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The plates of every site that is in any, from the left; event axes have no names."""
-        return dict(self.axes)
+        return dict(self.sites.axes)
 
     def centred_at(self) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         """Return where in z the elements are that data has the centredness of, and their sites."""
@@ -208,7 +283,13 @@ class NumPyroModel(Model):
         return partly(self._centredness(data)) if self.centrable else lambda function: function
 
     def _trace(self, data: Any, *wraps: Callable[[Any], Any]) -> dict[str, Site]:
-        return self.call.trace(data, self._stated(data), *wraps)
+        return self._seeded(data, self._stated(data), *wraps)
+
+    def _seeded(self, data: Any, *wraps: Callable[[Any], Any]) -> dict[str, Site]:
+        """A run in which sites that are summed out have some value."""
+        if self.sites.summed:
+            wraps = (*wraps, lambda f: handlers.seed(f, jax.random.key(0)))
+        return self.call.trace(data, *wraps)
 
     def _site(self, name: str) -> str:
         """The name of the site whose value z holds."""
@@ -217,7 +298,16 @@ class NumPyroModel(Model):
     def _split(self, z: Float[Array, " d"]) -> Named:
         stops = np.cumsum([math.prod(s) for s in self.free_shapes])
         parts = zip(self.site_names, jnp.split(z, stops[:-1]), self.free_shapes)
-        return {self._site(name): part.reshape(shape) for name, part, shape in parts}
+        free = {name: part.reshape(shape) for name, part, shape in parts}
+        for name, (at, shape) in self.sites.missing:
+            free[name] = _spread(free[name], at, shape)
+        return {self._site(name): x for name, x in free.items()}
+
+    def _spread(self, name: str, values: Any) -> Any:
+        """All entries of a site that is partly observed: these where they are missing."""
+        at, free = self._missing[name]
+        batch = len(free) - (values.ndim - 1)
+        return _spread(values, at, (*free[:batch], *values.shape[1:]))
 
     def _at(self, z: Float[Array, " d"]) -> Callable[[Any], Any]:
         """A handler that gives every latent site its value at z."""
@@ -231,7 +321,8 @@ class NumPyroModel(Model):
         return lambda function: handlers.substitute(function, substitute_fn=value)
 
     def __repr__(self) -> str:
-        return f"NumPyroModel({self.call!r}, params={list(self.site_names)})"
+        holds = f", holds={list(self.sites.looked)}" if self.sites.looked else ""
+        return f"NumPyroModel({self.call!r}, params={list(self.site_names)}{holds})"
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -241,91 +332,29 @@ def _prior_draw(model: NumPyroModel, key: PRNGKeyArray, data: Any) -> Float[Arra
         lambda f: handlers.seed(f, key),
         lambda f: handlers.substitute(f, substitute_fn=init_to_sample),
     )
-    latent = [sites[model._site(k)] for k in model.site_names]
-    free = [biject_to(s["fn"].support).inv(s["value"]) for s in latent]
-    return jnp.concatenate([jnp.ravel(x) for x in free])
+    latent = {k: sites[model._site(k)] for k in model.site_names}
+    free = {k: biject_to(s["fn"].support).inv(s["value"]) for k, s in latent.items()}
+    for name, (at, _) in model.sites.missing:
+        shape = dict(zip(model.site_names, model.free_shapes))[name]
+        free[name] = free[name].reshape(-1, *shape[1:])[np.array(at, int)]
+    return jnp.concatenate([jnp.ravel(x) for x in free.values()])
 
 
-class _Redraw(Messenger):  # type: ignore[misc]
-    """Draws every observed site anew, in the shape of its observation."""
-
-    names: tuple[str, ...] = ()
-
-    def process_message(self, msg: Site) -> None:
-        if _is_observed(msg):
-            shape = _shape(msg)
-            msg["fn"] = msg["fn"].expand(shape[: len(shape) - msg["fn"].event_dim])
-            msg["kwargs"]["sample_shape"] = ()
-            msg.update(value=None, is_observed=False)
-            self.names += (msg["name"],)
+def _spread(values: Any, at: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """Return an array of zeros of this shape, with the values at some of its leading entries."""
+    rows = jnp.zeros((math.prod(shape) // max(1, math.prod(values.shape[1:])), *values.shape[1:]))
+    return rows.astype(values.dtype).at[np.array(at, int)].set(values).reshape(shape)
 
 
-class _Refuse(Messenger):  # type: ignore[misc]
-    """Raises for what has no one fixed density on ℝᵈ; gives latent sites their value at z = 0."""
-
-    def process_message(self, msg: Site) -> None:
-        kind, name = msg["type"], msg.get("name")
-        if kind in ("param", "prng_key"):
-            what = "prng_key()" if kind == "prng_key" else f"param({name!r})"
-            raise ValueError(
-                f"model: numpyro.{what} is not supported, for the density must be one function of "
-                "its sites; use numpyro.sample, or pass the value as an argument"
-            )
-        if kind == "plate" and msg["args"][1] not in (None, msg["args"][0]):
-            raise ValueError(
-                f"model: plate {name!r} subsamples {msg['args'][1]} of {msg['args'][0]} rows; "
-                "minibatches are not supported because chains need one fixed density"
-            )
-        if kind == "sample" and not msg["is_observed"]:
-            transform = _transform(msg)
-            if msg["value"] is None:
-                shape = transform.inverse_shape(msg["kwargs"]["sample_shape"] + msg["fn"].shape())
-                msg["value"] = transform(jnp.zeros(shape))
-
-
-def _transform(site: Site) -> Any:
-    """From ℝ to the support of a latent site."""
-    support = site["fn"].support
-    what = f"model: site {site['name']!r} ({type(site['fn']).__name__})"
-    try:
-        if support is None:
-            raise ValueError(f"{what} has no support; its distribution must say what it is")
-        if support.is_discrete:
-            raise ValueError(
-                f"{what} is discrete and not observed; marginalise it, for example with "
-                "dist.MixtureSameFamily: enumeration is not supported"
-            )
-        return biject_to(support)
-    except NotImplementedError:
-        raise ValueError(
-            f"{what}: numpyro has no transform from ℝ to the support {support}; state the site by "
-            "unconstrained ones, for example with numpyro.handlers.reparam"
-        ) from None
-
-
-def _look(call: _Call, data: tuple[Any, ...]) -> NumPyroModel:
-    """Find out what the model's sites are, from one run on abstract arrays."""
-    found: dict[str, Any] = {}
-
-    def run(data: tuple[Any, ...]) -> None:
-        sites = call.trace(data, _Refuse(), lambda f: handlers.seed(f, jax.random.key(0)))
-        latent = {k: s for k, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
-        _refuse_half_observed(sites)
-        shapes = [jnp.shape(s["value"]) for s in latent.values()]
-        free = [tuple(_transform(s).inverse_shape(x)) for s, x in zip(latent.values(), shapes)]
-        axes = {k: _axes(s) for k, s in sites.items() if s.get("cond_indep_stack")}
-        found.update(site_names=tuple(latent), shapes=tuple(shapes), free_shapes=tuple(free),
-                     axes=tuple(x for x in axes.items() if x[1]),
-                     dim=sum(map(math.prod, free)))  # fmt: skip
-
-    jax.eval_shape(run, tuple(jax.ShapeDtypeStruct(x.shape, canonical_dtype(x)) for x in data))
-    if not found["site_names"]:
-        raise ValueError("model has no latent site, that is, no numpyro.sample without obs")
-    return NumPyroModel(call, **found)
+@functools.partial(jax.jit, static_argnums=0)
+def _constrained(model: NumPyroModel, z: Float[Array, "n d"], data: Any) -> Named:
+    return jax.vmap(model.everywhere, (0, None))(z, data)
 
 
 def _centrable(model: NumPyroModel, data: Any) -> dict[str, tuple[int, ...]]:
     """Return the sites, with their shapes, whose location or scale is another parameter."""
+    if model.sites.summed:
+        return {}
     candidates: list[str] = []
 
     def numbers(z: Any, data: Any) -> list[Any]:
@@ -353,56 +382,3 @@ def _can_be_stated(
     except Exception:  # what a model's own handlers raise can be anything
         return False
     return True
-
-
-def _refuse_half_observed(sites: dict[str, Site]) -> None:
-    """NumPyro makes of `obs_mask` a latent site that is flat where the data are: no density."""
-    for name in sites:
-        first, _, last = name.rpartition("_")
-        if last == "unobserved" and f"{first}_observed" in sites and first in sites:
-            raise ValueError(
-                f"model: site {first!r} has obs_mask, which is not supported: it makes a latent "
-                "value of every entry, and the density is flat in those that are observed; "
-                "sample the missing values as a site of their own, and observe the rest"
-            )
-
-
-def _is_observed(site: Site) -> bool:
-    """Tell whether something is observed there: the value of a factor has no entries."""
-    return site["type"] == "sample" and site["is_observed"] and jnp.size(site["value"]) > 0
-
-
-def _shape(site: Site) -> tuple[int, ...]:
-    """A site's value may be smaller than its distribution, or larger."""
-    return jax.lax.broadcast_shapes(jnp.shape(site["value"]), tuple(site["fn"].shape()))
-
-
-def _axes(site: Site) -> tuple[str, ...]:
-    """The names of a site's axes up to the last that is a plate's."""
-    plates = {frame.dim: frame for frame in site["cond_indep_stack"]}
-    if site["type"] == "sample" and jnp.size(site["value"]):
-        ndim = len(_shape(site)) - site["fn"].event_dim
-    else:  # a deterministic site may have event axes, unless the plates are all of it
-        sizes = [plates[i].size if i in plates else 1 for i in range(min(plates), 0)]
-        ndim = len(sizes) if list(jnp.shape(site["value"])) == sizes else 0
-    if site["type"] == "plate" or not ndim:
-        return ()
-    names = {ndim + dim: frame.name for dim, frame in plates.items()}
-    return tuple(names.get(i, f"{site['name']}_dim_{i}") for i in range(max(names) + 1))
-
-
-def _static(path: tuple[Any, ...], leaf: Any) -> tuple[type, Any] | None:
-    """Return what is fixed about an argument; None if it is an array."""
-    where = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
-    if isinstance(leaf, np.ndarray | jax.Array):
-        if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
-            raise ValueError(f"{where} must be a numeric array, got dtype {leaf.dtype}")
-        return None
-    try:
-        hash(leaf)
-    except TypeError:
-        raise ValueError(
-            f"{where} is a {type(leaf).__name__}, which cannot be hashed; pass numbers as an "
-            "array (numpy.asarray), and settings as Python scalars, strings or tuples"
-        ) from None
-    return type(leaf), leaf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import warnings
@@ -15,9 +16,18 @@ import numpy as np
 
 from scoreascent._arrays import default_dtype
 from scoreascent._extras import install_hint
-from scoreascent.adapters.centring import AS_WRITTEN, AUTO, asked, by_site, elements
+from scoreascent.adapters.centring import (
+    AS_WRITTEN,
+    AUTO,
+    as_written,
+    asked,
+    by_site,
+    elements,
+)
 from scoreascent.adapters.pymc_centring import Statement, sites, state
-from scoreascent.model import Model
+from scoreascent.adapters.pymc_ops import supply
+from scoreascent.adapters.pymc_predict import held, predictions
+from scoreascent.model import Model, Predicted
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -106,6 +116,7 @@ class PyMCModel(Model):
             "observed": _frozen([], [model.rvs_to_values[rv] for rv in observed]),
             "predict": _frozen(inputs, observed, given, random=True),
         }
+        self._held = held([*named, *observed, *(model.rvs_to_values[rv] for rv in observed)])
         self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def __call__(self, z: Float[Array, " d"], data: Any = None) -> Float[Array, ""]:
@@ -141,6 +152,32 @@ class PyMCModel(Model):
         states = [{"jax_state": keys[i]} for i in range(len(rngs))]  # as PyTensor writes them
         return dict(zip(self.observed_names, self._run("predict", *inputs, *states)))
 
+    def predictions(
+        self,
+        key: PRNGKeyArray,
+        z: Float[Array, "n d"],
+        data: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> Predicted:
+        """What the model says at draws z, of other data by name if any are given."""
+        if args:
+            raise ValueError(
+                "predict: the data of a PyMC model are given by name, as pymc.set_data takes "
+                f"them: predict(key, x=…); got {len(args)} without a name"
+            )
+        values = _constrained(self, z, data)
+        if not kwargs and not anew:
+            try:
+                found = super().predictions(key, z, data).draws
+                return Predicted(
+                    {k: v for k, v in values.items() if k not in self.site_names} | found
+                )
+            except NotImplementedError:  # not in JAX, but PyTensor has its own ways
+                pass
+        return predictions(self.model, self._held, values, key, kwargs or {}, anew)
+
     def observed(self, data: Any = None) -> Named:
         """The values of the observed variables."""
         return dict(zip(self.observed_names, self._run("observed")))
@@ -155,6 +192,29 @@ class PyMCModel(Model):
             place = np.asarray(self.unconstrain(self.constrain(jnp.asarray(place, float)), data))
         rng = np.random.default_rng(seed)
         return jnp.asarray(place + rng.uniform(-1, 1, self.dim), float)
+
+    def as_written(self, z: Float[Array, " d"], data: Any) -> tuple[Float[Array, " d"], Any]:
+        """The z of PyMC's own samplers, and the data that say so."""
+        return as_written(self, z, data)
+
+    def for_nuts(self, library: str, z: Float[Array, "n d"], metric: Any, data: Any) -> Any:
+        """Arguments of `pymc.sample`: by PyMC's own NUTS, or by NumPyro's or nutpie's."""
+        if library not in ("pymc", "pymc-numpyro", "pymc-nutpie"):
+            return None
+        values = _constrained(self, jnp.atleast_2d(z), data)
+        points = [{k: np.asarray(values[k][i]) for k in self.site_names}
+                  for i in range(len(jnp.atleast_2d(z)))]  # fmt: skip
+        arguments: dict[str, Any] = {"initvals": points, "chains": len(points)}
+        metric = np.asarray(metric, np.float64)
+        if library == "pymc":
+            pymc = load_pymc()
+            return arguments | {"step": pymc.NUTS(scaling=metric, is_cov=True, model=self.model)}
+        arguments["nuts_sampler"] = library.removeprefix("pymc-")
+        if library == "pymc-numpyro":
+            kernel = {"inverse_mass_matrix": metric, "dense_mass": metric.ndim == 2}
+            kernel["adapt_mass_matrix"] = False
+            arguments["nuts_sampler_kwargs"] = {"jitter": False, "nuts_kwargs": kernel}
+        return arguments
 
     @property
     def dims(self) -> dict[str, tuple[str, ...]]:
@@ -203,6 +263,11 @@ class PyMCModel(Model):
     def __repr__(self) -> str:
         name = f"{self.model.name!r}, " if self.model.name else ""
         return f"PyMCModel({name}params={list(self.site_names)})"
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _constrained(model: PyMCModel, z: Float[Array, "n d"], data: Any) -> Named:
+    return jax.vmap(model.constrain, (0, None))(z, data)
 
 
 def _check(model: Any) -> None:
@@ -275,6 +340,7 @@ def _jaxify(inputs: list[Any], outputs: list[Any]) -> Callable[..., Any]:
     # PyTensor's draws of these in JAX are of other probabilities, and NaN in float32
     if any(isinstance(op, CategoricalRV | MultinomialRV) for op in _ops(outputs)):
         raise NotImplementedError("PyTensor's Categorical and Multinomial are wrong there")
+    supply()
     with jax.ensure_compile_time_eval():  # constants, even if this is within a trace
         return get_jaxified_graph(inputs=inputs, outputs=outputs)
 

@@ -14,7 +14,8 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from scoreascent._arrays import canonical
-from scoreascent.adapters.numpyro import _Redraw, from_numpyro
+from scoreascent.adapters.numpyro import from_numpyro
+from scoreascent.adapters.numpyro_call import Redraw
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class OfNumPyro(Simulator):
 
     def draw(self, key: PRNGKeyArray) -> tuple[Named, Any]:
         """Return latent and deterministic sites, and new values of what is observed."""
-        redraw = _Redraw()
+        redraw = Redraw()
         seeded = handlers.seed(redraw(self.source), key)
         sites = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
         data = {name: sites[name]["value"] for name in redraw.names}

@@ -69,7 +69,8 @@ def challenge(
     distance from q's mean in posterior sds (at least one): what it adds to a variance.
     """
     cost = Cost()
-    if run.start is None and run.method.is_independent and not has_gradient(run.target):
+    blind = run.start is None or not run.start.evaluations[1]
+    if blind and not has_gradient(run.target):
         return {"stray": 0.0, "stray_mass": 0.0}
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)

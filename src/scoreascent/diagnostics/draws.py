@@ -57,6 +57,24 @@ def late_states(run: Run) -> np.ndarray[Any, Any] | None:
     return np.asarray(run.states)[:, -run.method.chains :]
 
 
+def points(run: Run, key: PRNGKeyArray, n: int, source: str) -> Float[Array, "n d"]:
+    """Return n draws of a single fit as points of ℝᵈ; `draw` names the same ones."""
+    if source not in SOURCES:
+        raise ValueError(f"draws must be 'q', 'resampled' or 'chains', got {source!r}")
+    if source == "q":
+        return _points_of_q(key, run.q, n)
+    if source == "resampled":
+        return jnp.asarray(resample(run, key, n, 10 * n))
+    states = late_states(run)
+    if states is None:
+        raise ValueError(
+            "draws='chains': this fit kept no states of chains; give it stop=Converged(), or take "
+            "'resampled'"
+        )
+    flat = jnp.asarray(states.reshape(-1, states.shape[-1]))
+    return flat[jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)]
+
+
 def draw(run: Run, key: PRNGKeyArray, n: int, source: str) -> dict[str, Float[Array, "n ..."]]:
     """Return n named draws inside their supports; with replications, these stand in front."""
     if source not in SOURCES:
@@ -70,17 +88,7 @@ def draw(run: Run, key: PRNGKeyArray, n: int, source: str) -> dict[str, Float[Ar
         return in_order(run, many(keys, run.q, run.target))
     if source == "q":
         return in_order(run, _of_q(key, run.q, run.target, n))
-    if source == "resampled":
-        return named(run, resample(run, key, n, 10 * n))
-    states = late_states(run)
-    if states is None:
-        raise ValueError(
-            "draws='chains': this fit kept no states of chains; give it stop=Converged(), or take "
-            "'resampled'"
-        )
-    flat = jnp.asarray(states.reshape(-1, states.shape[-1]))
-    at = jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)
-    return named(run, flat[at])
+    return named(run, points(run, key, n, source))
 
 
 def named(run: Run, z: Any) -> dict[str, Float[Array, "n ..."]]:
@@ -109,6 +117,11 @@ def _named_in_blocks(target: Target, z: Any) -> dict[str, np.ndarray[Any, Any]]:
 @functools.partial(jax.jit, static_argnames="n")
 def _of_q(key: PRNGKeyArray, q: Family, target: Target, n: int) -> dict[str, Float[Array, "n ..."]]:
     return jax.vmap(target.named)(q.sample(key, (n,)))
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _points_of_q(key: PRNGKeyArray, q: Family, n: int) -> Float[Array, "n d"]:
+    return q.sample(key, (n,))
 
 
 # -- summaries -------------------------------------------------------------------------------------

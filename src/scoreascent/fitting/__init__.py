@@ -4,6 +4,8 @@ from scoreascent.fitting.calibration import Calibration, calibrate
 from scoreascent.fitting.checkpoint import CheckpointError
 from scoreascent.fitting.compare import compare
 from scoreascent.fitting.entry import fit
+from scoreascent.fitting.handover import Handover, from_draws
+from scoreascent.fitting.predict import Predictions
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
 from scoreascent.fitting.stopping import Converged
@@ -14,10 +16,13 @@ __all__ = [
     "CheckpointError",
     "Converged",
     "DivergenceError",
+    "Handover",
+    "Predictions",
     "Result",
     "calibrate",
     "compare",
     "fit",
+    "from_draws",
     "laplace",
     "pathfinder",
     "tempered",

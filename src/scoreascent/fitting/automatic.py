@@ -82,8 +82,8 @@ from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import MAX_MIXTURE, climbed, laplace, weighed, with_place
 from scoreascent.fitting.stopping import Converged
 from scoreascent.fitting.tails import heavier
-from scoreascent.fitting.tempered import tempered
-from scoreascent.kernels import HMC, IMH, Count, Cycle, InBase, Kernel
+from scoreascent.fitting.tempered import WIDE, tempered
+from scoreascent.kernels import HMC, IMH, Count, Cycle, InBase, Kernel, Walk
 from scoreascent.methods import pmcsa
 from scoreascent.run import TOLERANCE, Start
 from scoreascent.schedules import Decay
@@ -100,11 +100,13 @@ MAX_MORE_CHAINS = 8  # times as many, where a smaller tolerance is asked for
 MIN_ACCEPTANCE = 0.3  # of proposals from the start, that lets IMH do alone
 MIN_WORTH = 0.5  # of a draw of q: below it, chains of independent proposals stay long in tails
 WIDER = 6.0  # times q's sds, is the reference of a tempered start
+BLIND = 1024  # particles that find the start of a density without a gradient
 MAX_ANEW = 3  # times that a fit begins anew with one place more
 MAX_STEPS, MAX_STAGES = 3000, 4  # iterations of a stage, and stages, the last to run longer
 MIN_WORTH_TO_STAY = 0.85  # below it, what is not known well is not known from proposals alone
 PROPOSALS_ALONE = IMH()
 WITH_GRADIENTS = Cycle(IMH(), HMC())
+WITH_WALKS = Cycle(IMH(), Walk(), Walk())  # where there is no gradient
 WITH_CARE = Cycle(IMH(), HMC(acceptance=0.95))  # shorter steps, for parts of a smaller scale
 # Where a flow has learnt the posterior's shape, chains are in its base space
 IN_BASE = InBase(Cycle(IMH(Defensive(alpha=0.8)), HMC(length=1.5, acceptance=0.8, max_steps=16)))
@@ -138,6 +140,8 @@ def fit(given: Arguments) -> Result:
         decisions.append(text)
         console.print(f"auto: {text}")
 
+    for note in () if given.target.model is None else given.target.model.notes:
+        say(note)
     key_start, key_fit, key_judge = split(given.key, 3)
     key_flow = fold_in(key_start, 8)
     differentiable = has_gradient(given.target)
@@ -178,7 +182,9 @@ def fit(given: Arguments) -> Result:
         most = FLOW_STAGES if kernel == IN_BASE else most
         last = next_kernel is None or number - max(bent_at, *begun, 0) >= most
         key_anew = fold_in(key_start, number)
-        start = _other_start(given, result, diagnosis, begun, last, key_anew, say)
+        start = None
+        if differentiable:
+            start = _other_start(given, result, diagnosis, begun, last, key_anew, say)
         if start is not None:
             begun.append(number)
             stage, kernel = _anew(given, start, key_anew, say)
@@ -213,7 +219,8 @@ def _first_stage(
     rate = 0.0
     if start is not None:
         rate = _acceptance(given.target, start)
-        kernel = WITH_GRADIENTS if rate < MIN_ACCEPTANCE or q.is_sparse else kernel
+        if differentiable and (rate < MIN_ACCEPTANCE or q.is_sparse):
+            kernel = WITH_GRADIENTS
         say(f"kernel: {kernel!r}, for {rate:.0%} of the start's own proposals are accepted")
     is_close = rate >= CLOSE and kernel == PROPOSALS_ALONE and _is_long(given)
     stage = _still(given, q) if is_close else _stage(given, q, kernel)
@@ -364,8 +371,8 @@ def _next_kernel(kernel: Kernel, diagnosis: Diagnosis, differentiable: bool) -> 
     worth = diagnosis.ess / diagnosis.draws
     enough = worth >= (MIN_WORTH if diagnosis.verdict == GOOD else MIN_WORTH_TO_STAY)
     enough = enough and diagnosis.verdict in (GOOD, LONGER)  # of proposals, if only for longer
-    if kernel == PROPOSALS_ALONE and not enough and differentiable:
-        return WITH_GRADIENTS
+    if kernel == PROPOSALS_ALONE and not enough:
+        return WITH_GRADIENTS if differentiable else WITH_WALKS
     if diagnosis.verdict == GOOD or diagnosis.final:
         return None
     more = diagnosis.verdict == LONGER and diagnosis.status == "converged"
@@ -512,7 +519,7 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
         say(f"start: the {type(given.q).__name__} that was given")
         return None, given.q
     if not has_gradient(given.target):
-        return None, _without_gradient(given.target, say)
+        return _without_gradient(given.target, key, say)
     with Ahead() as ahead:
         if given.target.dim <= MAX_FULL_RANK:  # what most fits begin with
             q: Family = FullRank.standard(given.target.dim)
@@ -534,16 +541,23 @@ def _check_proper(target: Target, mean: Any, sd: Any) -> None:
         )
 
 
-def _without_gradient(target: Target, say: Say) -> Family:
-    """Return N(0, I) for a density that jax cannot differentiate, and say what is given up."""
+def _without_gradient(target: Target, key: PRNGKeyArray, say: Say) -> tuple[Start | None, Family]:
+    """Return where to begin with a density that jax cannot differentiate; say what is given up."""
+    given_up = "log_density has no gradient: no searches, no gradient moves, no challenge by them"
+    if target.dim <= MAX_MIXTURE:
+        try:
+            found = tempered(target, key, particles=BLIND, move=Walk())
+            start = weighed(target, found, fold_in(key, 1))
+            say(f"start: {BLIND} particles from N(0, {WIDE:g}² I), for {given_up}")
+            say(f"family: {start.q.describe()}, for {target.dim} dimensions")
+            return start, start.q
+        except ValueError as error:
+            say(str(error))
     q: Family = MeanField.standard(target.dim)
     if target.dim <= MAX_FULL_RANK:
         q = FullRank.standard(target.dim)
-    say(
-        "start: N(0, I), for log_density has no gradient: no searches and no gradient moves, so "
-        "give q0 if the posterior is far from there"
-    )
-    return q
+    say(f"start: N(0, I), for {given_up}, so give q0 if the posterior is far from there")
+    return None, q
 
 
 def _chains(q: Family, tolerance: float) -> int:

@@ -131,5 +131,12 @@ def fit(
         throw=throw,
     )
     many = given.target.data_size >= MANY_DATA and jax.default_backend() == "cpu"
-    with memory_kept(many):
-        return automatic.fit(given) if given.method is None else by_method.fit(given)
+    given.target.take_raised()
+    try:
+        with memory_kept(many):
+            return automatic.fit(given) if given.method is None else by_method.fit(given)
+    except Exception:  # jax's, of several kinds, if a density of the host's has raised
+        raised = given.target.take_raised()
+        if raised is None:
+            raise
+        raise raised from raised.__cause__

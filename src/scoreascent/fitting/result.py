@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from scoreascent.diagnostics.evidence import Evidence, evidence
 from scoreascent.diagnostics.rules import GOOD, promise
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
+from scoreascent.fitting.handover import Handover, hand_over
+from scoreascent.fitting.predict import Predictions, predict
 from scoreascent.run import Run, rests_on_chains
 
 if TYPE_CHECKING:
@@ -98,6 +101,43 @@ class Result(Run):
         """
         source = self.draws_from if draws is None else draws
         return draw(self, as_key(key), check_count("n", n, 1), source)
+
+    def predict(
+        self,
+        key: PRNGKeyArray | int,
+        *args: Any,
+        n: int = 1000,
+        draws: Source | None = None,
+        anew: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Predictions:
+        """Return what the model says of new data, at n draws of the posterior.
+
+        - A NumPyro model is called with these arguments, as by NumPyro's `Predictive`: rows of
+          your own, and None for what is to be drawn. What is observed in such a call is drawn in
+          its shape.
+        - A PyMC model takes other data for its `pymc.Data` by name, as `pymc.set_data` does.
+        - Without arguments, both draw the data of the fit anew.
+        - A plain target takes one function, of the parameters as its log density has them, or of a
+          key and these: `predict(key, lambda params: …)`.
+
+        Where a plate (or a dim) has another size than in the fit, the parameters in it are drawn
+        given the others, with a warning unless `anew` names them; so it has new groups, if as many
+        as there were.
+
+        `draws` says what the n draws are, as for `sample`. The predictions are a mapping from names
+        to draws, n in front, with `mean`, `sd` and `interval(0.9)`; `print` shows a table.
+
+        >>> import jax.numpy as jnp, scoreascent as sa
+        >>> target = sa.Target(lambda z: -0.5 * jnp.sum((z - 1) ** 2), dim=2)
+        >>> result = sa.fit(target, sa.pmcsa(10), steps=2000, average=True, progress=False)
+        >>> x = jnp.array([[1.0, 0.0], [1.0, 2.0]])
+        >>> predictions = result.predict(0, lambda z: {"y": x @ z})
+        >>> predictions["y"].shape, bool(abs(predictions.mean["y"][1] - 3) < 0.5)
+        ((1000, 2), True)
+        """
+        source = self.draws_from if draws is None else draws
+        return predict(self, key, args, kwargs, n=n, source=source, anew=anew)
 
     def summary(self, draws: Source | None = None) -> list[dict[str, Any]]:
         """Return mean, sd, 5, 50 and 95 % quantiles of every scalar parameter, as dictionaries.
@@ -177,6 +217,27 @@ class Result(Run):
         to the posterior.
         """
         return to_arviz(self, key, n, self.draws_from if draws is None else draws)
+
+    def to_nuts(
+        self, key: PRNGKeyArray | int = 0, chains: int = 4, dense: bool | None = None
+    ) -> Handover:
+        """Return where NUTS may begin, and its inverse mass matrix, so that it needs no warm-up.
+
+        Its chains begin at late states of this fit's, and the matrix is these' covariance: in the
+        coordinates in which NumPyro and PyMC sample a model, whatever the fit's own. It is dense up
+        to 200 dimensions unless `dense` tells. See `Handover` for what to do with it.
+
+        >>> import jax, jax.numpy as jnp, scoreascent as sa
+        >>> from numpyro.infer import MCMC, NUTS
+        >>> target = sa.Target(lambda z: -0.5 * jnp.sum((z / jnp.array([1e-3, 1e3])) ** 2), dim=2)
+        >>> kernel, run = sa.fit(target, progress=False).to_nuts().numpyro()
+        >>> options = {"chain_method": "vectorized", "progress_bar": False}
+        >>> sampler = MCMC(NUTS(**kernel), num_warmup=50, num_samples=250, num_chains=4, **options)
+        >>> sampler.run(jax.random.key(0), **run, extra_fields=("num_steps",))
+        >>> bool(sampler.get_extra_fields()["num_steps"].mean() < 8)
+        True
+        """
+        return hand_over(self, key, chains, dense)
 
     def resample(
         self, key: PRNGKeyArray | int, n: int = 1000, draws: int | None = None

@@ -25,7 +25,7 @@ from scoreascent._random import as_key
 from scoreascent._structs import check_count, pytree
 from scoreascent.families import Family, FullRank, Mixture
 from scoreascent.families.fullrank import whiten
-from scoreascent.kernels import HMC, Point
+from scoreascent.kernels import HMC, Adaptive, Point
 from scoreascent.run import Start
 from scoreascent.target import Target
 
@@ -80,12 +80,15 @@ def tempered(
     reference: Family | None = None,
     particles: int = 2048,
     components: int | None = None,
+    move: Adaptive = MOVE,
 ) -> Start:
     """Particles that come from a wide reference to the posterior, for `fit(start=…)`.
 
     Give a `reference` that is wider than the posterior in every direction, and holds all of its
     modes; N(0, 10² I), if none is given. q is a mixture of at most so many components as were
     asked for, fewer where fewer do; the `log_evidence` of the start is what the particles say.
+    They move by short trajectories unless `move` is another kernel that learns, such as `Walk()`
+    for a density that has no gradient.
 
     >>> import jax.numpy as jnp
     >>> modes = jnp.array([-4.0, 0.0, 4.0])
@@ -107,7 +110,7 @@ def tempered(
             f"give at least {POINTS_A_NUMBER * (dim + 1) * components} particles"
         )
     count = int(np.clip(most, 1, MAX_PARTS)) if components is None else components
-    swarm = _run(target, reference, key, n, count)
+    swarm = _run(target, reference, key, n, count, move)
     z, log_p = (np.asarray(x, np.float64) for x in (swarm.z, swarm.log_p))
     fair = np.isfinite(log_p)
     if not fair.any() or not float(swarm.beta) == 1:
@@ -117,8 +120,9 @@ def tempered(
         )
     parts = _mixture(jax.random.fold_in(key, 1), swarm.z, count, EM_STEPS)
     q = _reduced(parts, z)
-    leaps = 1 + MOVE.max_steps
-    evaluations = (n * (1 + int(swarm.level)), n * MOVES * leaps * int(swarm.level))
+    leaps = 1 + move.max_steps if isinstance(move, HMC) else 0
+    moves = n * MOVES * int(swarm.level)
+    evaluations = (n * (1 + int(swarm.level)) + (0 if leaps else moves), moves * leaps)
     value = float(swarm.log_z)
     count = q.components if isinstance(q, Mixture) else 1
     return Start(
@@ -127,14 +131,16 @@ def tempered(
     )  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnames=("n", "count"))
-def _run(target: Target, reference: Family, key: PRNGKeyArray, n: int, count: int) -> Swarm:
+@functools.partial(jax.jit, static_argnames=("n", "count", "move"))
+def _run(
+    target: Target, reference: Family, key: PRNGKeyArray, n: int, count: int, move: Adaptive
+) -> Swarm:
     """Take n particles from the reference to the target."""
     key_first, key_rest = jax.random.split(key)
     z = reference.sample(key_first, (n,))
     dtype = z.dtype
     zero = jnp.zeros((), dtype)
-    tuning = MOVE.first_tuning(reference)
+    tuning = move.first_tuning(reference)
     first = Swarm(z, *_heights(target, reference, z), zero, zero, tuning, jnp.int32(0))
 
     def goes_on(s: Swarm) -> Array:
@@ -151,16 +157,16 @@ def _run(target: Target, reference: Family, key: PRNGKeyArray, n: int, count: in
         q = _mixture(key_part, z, count, EM_STEPS)
         between: Any = Tempered(target, reference, beta)
 
-        def move(i: Any, carry: Any) -> Any:
+        def turn(i: Any, carry: Any) -> Any:
             points, tuning = carry
             keys = jax.random.split(jax.random.fold_in(key_move, i), n)
-            step = lambda k, p: MOVE.tuned_step(k, between, q, p, tuning)  # noqa: E731
+            step = lambda k, p: move.tuned_step(k, between, q, p, tuning)  # noqa: E731
             points, _, seen = jax.vmap(step)(keys, points)
-            return points, MOVE.retune(tuning, jnp.mean(seen), points)
+            return points, move.retune(tuning, jnp.mean(seen), points)
 
         points = Point(z, log_r + beta * (s.log_p[chosen] - log_r))
-        carry = (points, MOVE.afresh(s.tuning, AS_IF_AFTER))
-        points, tuning = jax.lax.fori_loop(0, MOVES, move, carry)
+        carry = (points, move.afresh(s.tuning, AS_IF_AFTER))
+        points, tuning = jax.lax.fori_loop(0, MOVES, turn, carry)
         heights = _heights(target, reference, points.z)
         return Swarm(points.z, *heights, beta, s.log_z + gain, tuning, s.level + 1)
 

@@ -17,6 +17,7 @@ from scoreascent.kernels.hmc import HMC, MALA
 from scoreascent.kernels.imh import IMH
 from scoreascent.kernels.moves import Moves, Parallel, Select, Sequential
 from scoreascent.kernels.straight import InBase
+from scoreascent.kernels.walk import Walk
 
 __all__ = [
     "CIS",
@@ -39,6 +40,7 @@ __all__ = [
     "Proposal",
     "Select",
     "Sequential",
+    "Walk",
     "evaluate",
     "metropolis_probability",
 ]

@@ -198,7 +198,7 @@ class HMC(Config, Adaptive):
         key_noise, key_jitter, key_accept = jax.random.split(key, 3)
         size = size * _jitter(key_jitter, dtype)
         part, log_share = q.piece(jax.random.fold_in(key, WHICH_PART), point.z)
-        momentum = materialise(_base_normal(key_noise, part))
+        momentum = materialise(base_normal(key_noise, part))
         end = self._fly(target, part, point, momentum, size, count)
         log_p = end.log_p.astype(point.log_p.dtype)
         energy = (self._kinetic(momentum) - self._kinetic(end.momentum)).astype(log_p.dtype)
@@ -298,7 +298,7 @@ def _jitter(key: PRNGKeyArray, dtype: Any) -> Float[Array, ""]:
     return jnp.where(u < SHORT_STEPS_SHARE, SHORTEST_STEP**v, 1 - JITTER * v)
 
 
-def _base_normal(key: PRNGKeyArray, q: Family) -> Float[Array, " k"]:
+def base_normal(key: PRNGKeyArray, q: Family) -> Float[Array, " k"]:
     """Draw a standard normal vector in the space of q's base noise."""
     base = jax.eval_shape(q.noise, key)
     return jax.random.normal(key, base.shape, base.dtype)
