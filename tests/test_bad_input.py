@@ -253,7 +253,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "replications without a method": (fitted(replications=2), "replications give a method"),
     "method of another name": (fitted(method="pmcsa"), "method must be one such as pmcsa"),
     # calibration
-    "calibrate nothing": (calibrated(3), "model must be a NumPyro model or a Target with data"),
+    "calibrate nothing": (calibrated(3), "model must be a NumPyro or PyMC model, or a Target"),
     "calibrate a density": (calibrated(WITH_DATA), "knows neither its prior nor how its data"),
     "calibrate without data": (
         calibrated(TARGET, simulator=lambda key: ({}, None)), "knows neither its prior",

@@ -246,3 +246,34 @@ def test_ctrl_c_gives_what_is_there(tmp_path, monkeypatch):
     assert "3 of 5 simulations are missing" in str(found)
     with np.load(path) as file:
         assert file["numbers"].tolist() == [0, 1]
+
+
+# -- PyMC ------------------------------------------------------------------------------------------
+
+
+def pymc_line(width: float = 1.0, held: bool = False) -> Any:
+    pm = pytest.importorskip("pymc")
+    with pm.Model() as model:
+        y = pm.Data("data", Y) if held else Y
+        a = pm.Normal("a", 0, width)
+        b = pm.Normal("b", 0, 1)
+        pm.Deterministic("end", a + 2 * b)
+        pm.Normal("y", a + b * X, 1, observed=y)
+    return model
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["constant", "pm.Data"])
+def test_a_pymc_model_is_calibrated(held):
+    settings: dict[str, Any] = {"simulations": 128, "options": EXACT, "progress": False, "key": 1}
+    found = sa.calibrate(pymc_line(held=held), **settings)
+    assert found.names == ("a", "b", "end", "log likelihood")
+    assert found.calibrated
+    wrong = sa.calibrate(pymc_line(held=held), simulator=pymc_line(width=2.0), **settings)
+    assert wrong.names[wrong.wrong[0]] in ("a", "end")
+
+
+def test_a_pymc_model_takes_no_arguments():
+    with pytest.raises(ValueError, match="a PyMC model has its data"):
+        sa.calibrate(pymc_line(), X)
+    with pytest.raises(ValueError, match="simulator must be a model of the same kind"):
+        sa.calibrate(pymc_line(), simulator=line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,8 +69,13 @@ def from_pymc(model: Any = None, *, centring: str | Mapping[str, Any] = AUTO) ->
     if not isinstance(model, pymc.Model):
         raise ValueError(f"model must be a pymc.Model, got {model!r}")
     found = PyMCModel(model, centring)
+    return target_of(found, found.asked)
+
+
+def target_of(found: PyMCModel, data: Any) -> Target:
+    """The target of a model at these data."""
     try:
-        return Target(found, dim=found.dim, data=found.asked)
+        return Target(found, dim=found.dim, data=data)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise ValueError(
             "model: its log density cannot be compiled by JAX, most often because a shape or an "
@@ -84,7 +90,10 @@ class PyMCModel(Model):
     the identity of this object, so make one and reuse it.
     """
 
-    def __init__(self, model: Any, centring: str | Mapping[str, Any] = AS_WRITTEN) -> None:
+    def __init__(
+        self, model: Any, centring: str | Mapping[str, Any] = AS_WRITTEN, simulates: bool = False
+    ) -> None:
+        """With `simulates`, what is observed is first of the target's data, and can be drawn."""
         _check(model)
         self.model = model
         self.site_names: tuple[str, ...] = tuple(rv.name for rv in model.free_RVs)
@@ -108,20 +117,25 @@ class PyMCModel(Model):
         latent = stated.by_u(model.replace_rvs_by_values(named))
         given = dict(zip(model.free_RVs, latent))
         inputs = stated.inputs
+        values = [model.rvs_to_values[rv] for rv in observed] if simulates else []
+        data = {x: x.type() for x in values}  # in the place of observed values
+        self._simulates = simulates
         self._graphs: dict[str, Graph] = {
-            "log density": _frozen(inputs, [log_p]),
+            "log density": _frozen([*inputs, *data.values()], [log_p], data),
             "constrain": _frozen(inputs, latent),
             "unconstrain": _unconstrain_graph(model, stated),
-            "log likelihood": _frozen(inputs, stated.by_u(likelihood)),
+            "log likelihood": _frozen([*inputs, *data.values()], stated.by_u(likelihood), data),
             "observed": _frozen([], [model.rvs_to_values[rv] for rv in observed]),
             "predict": _frozen(inputs, observed, given, random=True),
         }
+        if simulates:
+            self._graphs["simulate"] = _frozen([], [*named, *observed], random=True)
         self._held = held([*named, *observed, *(model.rvs_to_values[rv] for rv in observed)])
         self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def __call__(self, z: Float[Array, " d"], data: Any = None) -> Float[Array, ""]:
         """PyMC's `model.logp()` at z, Jacobians of what is stated otherwise included."""
-        return self._run("log density", *self._inputs(z, data))[0].astype(z.dtype)
+        return self._run("log density", *self._inputs(z, data, True))[0].astype(z.dtype)
 
     def constrain(self, z: Float[Array, " d"], data: Any = None) -> Named:
         """The free variables at z inside their supports, and the Deterministics."""
@@ -141,16 +155,28 @@ class PyMCModel(Model):
 
     def log_likelihood(self, z: Float[Array, " d"], data: Any = None) -> Named:
         """The log density of every observation; potentials are not among them."""
-        terms = self._run("log likelihood", *self._inputs(z, data))
+        terms = self._run("log likelihood", *self._inputs(z, data, True))
         return dict(zip(self.observed_names, terms))
 
     def predict(self, key: PRNGKeyArray, z: Float[Array, " d"], data: Any = None) -> Named:
         """New observations of the shapes of the old, drawn at z; later ones see the new ones."""
         inputs = self._inputs(z, data)
-        rngs = self._graphs["predict"][0][len(inputs) :]
-        keys = jax.random.split(key, max(1, len(rngs)))
-        states = [{"jax_state": keys[i]} for i in range(len(rngs))]  # as PyTensor writes them
+        states = self._states("predict", key, len(inputs))
         return dict(zip(self.observed_names, self._run("predict", *inputs, *states)))
+
+    def simulate(self, key: PRNGKeyArray) -> tuple[Named, Named]:
+        """Draw parameters of the prior, Deterministics too, and observations at them."""
+        found = self._run("simulate", *self._states("simulate", key, 0))
+        return (
+            dict(zip(self.names, found)),
+            dict(zip(self.observed_names, found[len(self.names) :])),
+        )
+
+    def _states(self, what: str, key: PRNGKeyArray, inputs: int) -> list[Any]:
+        """Random states of a graph, as PyTensor writes them."""
+        count = len(self._graphs[what][0]) - inputs
+        keys = jax.random.split(key, max(1, count))
+        return [{"jax_state": keys[i]} for i in range(count)]
 
     def predictions(
         self,
@@ -180,7 +206,8 @@ class PyMCModel(Model):
 
     def observed(self, data: Any = None) -> Named:
         """The values of the observed variables."""
-        return dict(zip(self.observed_names, self._run("observed")))
+        values = data[0] if self._simulates else self._run("observed")
+        return dict(zip(self.observed_names, values))
 
     def initial(self, key: PRNGKeyArray, data: Any = None) -> Float[Array, " d"]:
         """PyMC's initial point, moved by up to one in every coordinate, as PyMC's chains are."""
@@ -233,11 +260,14 @@ class PyMCModel(Model):
     def _centredness(self, data: Any) -> list[Float[Array, ...]]:
         """The centredness of every site that is stated by u; without data, all are as written."""
         shapes = dict(zip(self.site_names, self.shapes))
-        c = np.nan if data is None else data[-1]
+        c = np.nan if data is None or not self.centrable else data[-1]
         return list(by_site(c, {k: shapes[k] for k in self.centrable}).values())
 
-    def _inputs(self, z: Float[Array, " d"], data: Any) -> list[Float[Array, ...]]:
-        return [*self._split(z), *self._centredness(data)]
+    def _inputs(
+        self, z: Float[Array, " d"], data: Any, with_observed: bool = False
+    ) -> list[Float[Array, ...]]:
+        observed = data[0] if with_observed and self._simulates else ()
+        return [*self._split(z), *self._centredness(data), *observed]
 
     def _split(self, z: Float[Array, " d"]) -> list[Float[Array, ...]]:
         stops = np.cumsum([math.prod(s) for s in self.free_shapes])
@@ -253,7 +283,7 @@ class PyMCModel(Model):
                     self._compiled[at] = _jaxify(*self._graphs[what])
                 return [jnp.asarray(x) for x in self._compiled[at](*args)]
         except NotImplementedError as error:
-            if what == "predict":
+            if what in ("predict", "simulate"):
                 raise NotImplementedError(
                     f"new observations cannot be drawn in JAX: {error}; use "
                     "pymc.sample_posterior_predictive(result.to_arviz(), model=model)"
@@ -355,6 +385,12 @@ def _axes(model: Any, names: set[str]) -> tuple[dict[str, tuple[str, ...]], dict
     used = {axis for axes in dims.values() for axis in axes}
     coords = {k: v for k, v in model.coords.items() if k in used and v is not None}
     return dims, {k: np.asarray(v) for k, v in coords.items()}
+
+
+def is_pymc(model: Any) -> bool:
+    """Tell whether something is a PyMC model, without importing PyMC for it."""
+    pymc = sys.modules.get("pymc")
+    return pymc is not None and isinstance(model, pymc.Model)
 
 
 def load_pymc() -> Any:

@@ -14,8 +14,10 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from scoreascent._arrays import canonical
+from scoreascent.adapters.centring import AUTO
 from scoreascent.adapters.numpyro import from_numpyro
 from scoreascent.adapters.numpyro_call import Redraw
+from scoreascent.adapters.pymc import PyMCModel, is_pymc, target_of
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -63,6 +65,30 @@ class OfNumPyro(Simulator):
     def target(self, data: Any) -> Target:
         """Return the posterior of the model in which these values are observed."""
         return from_numpyro(_Observing(self.model), data, *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class OfPyMC(Simulator):
+    """A PyMC model whose observations are data; `source` is the one that draws."""
+
+    model: PyMCModel
+    source: PyMCModel
+
+    def draw(self, key: PRNGKeyArray) -> tuple[Named, Any]:
+        """Return free variables and Deterministics, and new values of what is observed."""
+        values, data = self.source.simulate(key)
+        ours = self.model.observed_names
+        if not data or set(data) != set(ours):
+            raise ValueError(
+                f"simulator observes {sorted(data)}, and the model {sorted(ours)}: they must "
+                "observe the same, and something"
+            )
+        return values, data
+
+    def target(self, data: Any) -> Target:
+        """Return the posterior of the model in which these values are observed."""
+        observed = tuple(data[name] for name in self.model.observed_names)
+        return target_of(self.model, (observed, *(self.model.asked or ())))
 
 
 @dataclass(frozen=True)
@@ -141,8 +167,17 @@ def simulator_of(
                 "calibrate a simulator, a function of a key that returns (parameters by name, data)"
             )
         return OfTarget(model, source)
+    if is_pymc(model):
+        if args or kwargs:
+            raise ValueError("a PyMC model has its data: calibrate(model) takes no other arguments")
+        if source is not None and not is_pymc(source):
+            raise ValueError(f"simulator must be a model of the same kind, got {source!r}")
+        first = PyMCModel(model, AUTO, simulates=True)
+        return OfPyMC(first, first if source is None else PyMCModel(source, simulates=True))
     if not callable(model):
-        raise ValueError(f"model must be a NumPyro model or a Target with data, got {model!r}")
+        raise ValueError(
+            f"model must be a NumPyro or PyMC model, or a Target with data, got {model!r}"
+        )
     if source is not None and not callable(source):
         raise ValueError(f"simulator must be a model of the same kind, got {source!r}")
     return OfNumPyro(model, model if source is None else source, args, kwargs)
