@@ -12,6 +12,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ def jobs(result: sa.Result, folder: Path, draws: int) -> dict[str, Callable[[], 
         "load, with the target": lambda: sa.load(path, result.target),
         "load, without": lambda: sa.load(path),
         "draws of what was loaded": lambda: sa.load(path).sample(0, draws // 2),
-        "summary": lambda: result.summary(),
         "print": lambda: str(result),
         "to HTML, for a notebook": lambda: result._repr_html_(),
         "report": lambda: result.report(folder / "fit.html"),
@@ -61,10 +61,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
     result = fitted(args.parameters)
+    clock = time.perf_counter()
+    result = replace(result, diagnosis=result.diagnose())
+    judged = time.perf_counter() - clock
     title = (
         f"{args.parameters} parameters, {args.draws} draws: seconds, the first time and the best"
     )
     table = Table("", "first", f"best of {args.turns}", "MB", title=title)
+    table.add_row("diagnose, as an automatic fit has done", f"{judged:.2f}", "", "")
     with tempfile.TemporaryDirectory() as name:
         for what, do in jobs(result, Path(name), args.draws).items():
             seconds = []

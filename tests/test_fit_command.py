@@ -113,13 +113,13 @@ def test_draws_for_arviz(folder: Path) -> None:
 def test_quiet_and_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def fit(target: sa.Target, **options: Any) -> sa.Result:
+    def short(target: sa.Target, **options: Any) -> sa.Result:
         asked.update(options, target=target)
         method = sa.pmcsa(4)
         return sa.fit(target, method, steps=3, progress=False)
 
     class Library:
-        fit = staticmethod(fit)
+        fit = staticmethod(short)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(sa, name)

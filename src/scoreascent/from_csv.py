@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, list[str]]:
     if not path.is_file():
         raise ValueError(f"data: there is no file {str(path)!r}")
     with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = [row for row in csv.reader(file) if row]
+        lines = [row for row in csv.reader(file, skipinitialspace=True) if row]
     if len(lines) < 2:
         raise ValueError(f"data: {str(path)!r} needs a line of names and a line of values at least")
     head, *body = [[cell.strip() for cell in line] for line in lines]

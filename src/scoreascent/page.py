@@ -19,6 +19,7 @@ from scoreascent._files import write_atomically
 from scoreascent._random import as_key, split
 from scoreascent.diagnostics.draws import best_source, late_states, named, scalar_names
 from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
+from scoreascent.diagnostics.verdict import measured_rows
 from scoreascent.fitting import showing
 from scoreascent.fitting.result import Result
 from scoreascent.fitting.saving import checked, is_named
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200  # of the table of numbers
 MOST_MARGINALS, MOST_PAIRS, MOST_PATHS = 12, 4, 5  # that are drawn
-DRAWS = 1000
+MIN_DRAWS, MAX_DRAWS = 1000, 4000  # of each scalar, the fewer the more there are,
+MAX_NUMBERS = 4_000_000  # so many in all
+POINTS = 1000  # in a picture of a pair
 MOST_COMPARED = 1000  # scalars, those known worst, among which correlations are looked for
 MOST_MOVED = 200  # dimensions in which the chains of a fit without late states move once more
 MIN_CORRELATION = 0.3  # of ranks, from which on a pair is worth a picture
@@ -99,8 +102,11 @@ def _section(title: str, inside: str) -> str:
 def _rests_on(result: Result) -> list[str]:
     """Return the sections of the verdict's grounds, and of what should make one doubt."""
     parts = []
-    if result.diagnosis is not None:
-        parts.append(_section("What the verdict rests on", result.diagnosis._repr_html_()))
+    found = result.diagnosis
+    if found is not None:
+        advice = _html.tag("p", escape(f"try {found.advice}")) if found.advice else ""
+        table = _html.table([], measured_rows(found), words=2)
+        parts.append(_section("What the verdict rests on", advice + table))
     if doubts := result.warnings():
         parts.append(_section("What to doubt", _html.lines(doubts)))
     return parts
@@ -159,27 +165,28 @@ def _scalars(result: Result, key: PRNGKeyArray | int) -> dict[str, Sources]:
 def _draws(result: Result, key: PRNGKeyArray | int) -> dict[str, dict[str, Any]]:
     """Return named draws by what they are; without a target, those that the file holds."""
     key_q, key_chains = split(as_key(key))
+    n = int(np.clip(MAX_NUMBERS // result.target.dim, MIN_DRAWS, MAX_DRAWS))
     if result.kept is None and not result.has_density and is_named(result.target):
         return {}
     if result.kept is not None:
         held = next(iter(result.kept.draws.values())).shape[0]
         source: Any = result.kept.source
-        return {source: result.sample(key_q, min(DRAWS, held), source)}
-    found = {"q": result.sample(key_q, DRAWS, "q")}
+        return {source: result.sample(key_q, min(n, held), source)}
+    found = {"q": result.sample(key_q, n, "q")}
     if best_source(result) == "chains":
-        found["chains"] = result.sample(key_chains, DRAWS, "chains")
+        found["chains"] = result.sample(key_chains, n, "chains")
     elif result.has_density and result.target.dim <= MOST_MOVED:
         seen = chain_states(result, key_chains)
         if seen is not None:
             z = seen[0][:, MAX_ROWS // 4 :].reshape(-1, result.target.dim)
-            thin = np.linspace(0, len(z) - 1, min(len(z), DRAWS)).astype(int)
+            thin = np.linspace(0, len(z) - 1, min(len(z), n)).astype(int)
             found["chains"] = named(result, z[thin])
     return found
 
 
 def _columns(draws: dict[str, Any]) -> dict[str, Numbers]:
     """Return the scalars of named draws as columns."""
-    found = {}
+    found: dict[str, Numbers] = {}
     for site, values in draws.items():
         array = np.asarray(values)
         flat = array.reshape(len(array), -1)
@@ -256,7 +263,8 @@ def _marginals(scalars: dict[str, Sources]) -> Figure:
         draw_marginal(ax, sources)
         ax.set_xlabel(_plain(name))
         ax.set_yticks([])
-    legend_beside(figure, *panels[0].get_legend_handles_labels(), above=True)
+    handles, labels = panels[0].get_legend_handles_labels()
+    legend_beside(figure, handles, labels, above=True)
     return figure
 
 
@@ -264,8 +272,10 @@ def _pairs(scalars: dict[str, Sources]) -> Figure:
     n = len(scalars)
     figure = Figure(figsize=(1.7 * n + 0.6, 1.7 * n + 0.6), layout="constrained")
     panels = figure.subplots(n, n, squeeze=False)
-    draw_pairs(panels, {_plain(name): x for name, x in scalars.items()})
-    legend_beside(figure, *panels[0, 0].get_legend_handles_labels(), above=True)
+    few = {k: {source: v[:POINTS] for source, v in x.items()} for k, x in scalars.items()}
+    draw_pairs(panels, {_plain(name): x for name, x in few.items()})
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend_beside(figure, handles, labels, above=True)
     return figure
 
 
@@ -287,7 +297,7 @@ def _paths(states: Numbers) -> Figure:
         ax.plot(paths[:, i], color=colour, lw=1.2, label=f"unconstrained z[{i}]")
     ax.set_xlabel("late state")
     ax.set_ylabel("sds from its mean")
-    ax.legend(frameon=False, fontsize="small", ncols=MOST_PATHS)
+    ax.legend(frameon=False, fontsize="small", ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     tidy(ax)
     return figure
 

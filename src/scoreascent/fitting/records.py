@@ -150,7 +150,7 @@ def _is_ours(name: str) -> bool:
     return name.startswith((f"{HERE}.", f"{HERE}:"))
 
 
-def _below(cls: type) -> Iterator[type]:
+def _below(cls: Any) -> Iterator[Any]:
     yield cls
     for other in type.__subclasses__(cls):
         yield from _below(other)
@@ -160,11 +160,11 @@ def _class_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _fields(cls: type) -> tuple[str, ...] | None:
+def _fields(cls: Any) -> tuple[str, ...] | None:
     """Return the names of a record's fields; None of a class that is no record that we know."""
     if issubclass(cls, tuple):
         return getattr(cls, "_fields", None)
-    if dataclasses.is_dataclass(cls) and issubclass(cls, ROOTS):
+    if issubclass(cls, ROOTS) and dataclasses.is_dataclass(cls):
         return tuple(f.name for f in dataclasses.fields(cls))
     return None
 
