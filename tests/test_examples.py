@@ -194,10 +194,20 @@ def test_compiled_density(run):
     assert "log_density has no gradient" in out
 
 
+def test_keep_and_look(run, tmp_path):
+    """The same table with the model and without; the page needs matplotlib."""
+    (result, alone, whole), out = run("keep_and_look", nuts=None, folder=tmp_path, picture=False)
+    assert result.diagnosis.verdict == GOOD
+    assert str(alone) == str(whole) == str(result)
+    assert "the same table: True" in out
+    assert "without its target" in out
+    assert "another posterior" in out
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 10
+    assert len(SCRIPTS) == 11

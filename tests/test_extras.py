@@ -18,7 +18,14 @@ import scoreascent as sa
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 EXTRAS = set(PROJECT["optional-dependencies"]) - {"dev"}
-OURS = ("experiments", "cli", "demo", "_figures")  # what imports an extra when it is imported
+OURS = (
+    "experiments",
+    "cli",
+    "demo",
+    "page",
+    "from_csv",
+    "_figures",
+)  # what imports an extra when it is imported
 MODULES = {"scikit-learn": "sklearn"}  # where a package is imported by another name
 
 
@@ -97,6 +104,7 @@ TABLE_OF: list[tuple[str, str, Callable[[Any, Path], str]]] = [
     ("enumerate", "funsor", call(discrete)),
     ("flows", "flowjax", call(lambda: sa.Flow.standard(2))),
     ("plots", "matplotlib", call(lambda: sa.plots.plot_trace(a_fit()))),
+    ("plots", "matplotlib", call(lambda: a_fit().report("fit.html"))),
     ("cli", "typer", command("doctor")),
     ("cli", "sklearn", command("demo")),
     ("cli", "matplotlib", command("demo")),

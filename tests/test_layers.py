@@ -21,8 +21,8 @@ BEGIN, END = "<!-- layers -->", "<!-- end of layers -->"
 # From the ground up: a room may use what is below it, and rooms of its own floor. The public names
 # of `scoreascent` itself are a floor like any other: what is above them uses what a user would.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_arrays", "_batches", "_cache", "_extras", "_figures", "_files", "_memory"),
-    ("_progress", "_random", "_structs", "_version"),
+    ("_arrays", "_batches", "_cache", "_extras", "_figures", "_files", "_html", "_memory"),
+    ("_npz", "_progress", "_random", "_structs", "_version"),
     ("theory",),
     ("model", "foreign"),
     ("target",),
@@ -39,7 +39,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("adapters",),
     ("fitting",),
     ("plots",),
+    ("page",),
     ("scoreascent",),
+    ("from_csv",),
     ("_nuts",),
     ("models", "datasets"),
     ("experiments",),

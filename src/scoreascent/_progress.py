@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -36,11 +36,23 @@ class Lines:
             self._console.print(text, markup=False)
 
 
-class Bar:
-    """A progress bar on stderr with the current loss and acceptance; silent when `show` is off."""
+class Aim(NamedTuple):
+    """Where a run will end, as far as its rule can tell: after so many steps, and what is asked."""
 
-    def __init__(self, show: bool, total: int, done: int) -> None:
-        self._lines, self._total, self._text = Lines(show), total, ""
+    steps: int | None = None
+    says: str = ""
+
+
+class Bar:
+    """A progress bar on stderr, silent when `show` is off: what runs, how far, how good it is.
+
+    `label` says what is being done. Where a rule can end the run before its last step, the end that
+    the bar runs towards is where the rule will likely be met.
+    """
+
+    def __init__(self, show: bool, total: int, done: int, label: str = "fit") -> None:
+        self._lines, self._total, self._label, self._text = Lines(show), total, label, ""
+        self._begun, self._first = time.monotonic(), done
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -50,7 +62,7 @@ class Bar:
             console=Console(stderr=True),
             disable=not show or self._lines.wanted,
         )
-        self._task = self._progress.add_task("fit", total=total, completed=done, says="compiling")
+        self._task = self._progress.add_task(label, total=total, completed=done, says="compiling")
 
     def __enter__(self) -> Bar:
         if not self._progress.disable:
@@ -63,12 +75,45 @@ class Bar:
         if self._text:
             self._lines.say(self._text, force=True)
 
-    def update(self, done: int, loss: float, acceptance: float) -> None:
-        """Show where the run stands."""
+    def update(self, done: int, loss: float, acceptance: float, aim: Aim | None = None) -> None:
+        """Show where the run stands, and where it will likely end."""
+        aim = Aim() if aim is None else aim
+        total = self._total if aim.steps is None else min(self._total, max(done, aim.steps))
         says = f"loss {loss:.4g}  acceptance {acceptance:.1%}"
-        self._progress.update(self._task, completed=done, says=says)
-        self._text = f"fit {done}/{self._total}  {says}"
+        says += f"  {aim.says}" if aim.says else ""
+        self._progress.update(self._task, completed=done, total=total, says=says)
+        about = "" if aim.steps is None else "about "
+        self._text = f"{self._label} {done}/{about}{total}  {says}{self._left(done, total)}"
         self._lines.say(self._text)
+
+    def _left(self, done: int, total: int) -> str:
+        """Return how long the rest will take at the pace so far, for a line."""
+        if not self._first < done < total:
+            return ""
+        pace = (time.monotonic() - self._begun) / (done - self._first)
+        return f"  about {in_words(pace * (total - done))} left"
+
+
+def in_words(seconds: float) -> str:
+    """Return a length of time as one says it.
+
+    >>> in_words(7.2), in_words(200), in_words(8000)
+    ('7 s', '3 min', '2.2 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def busy(show: bool, text: str) -> Iterator[None]:
+    """Say on a terminal what is being done, for as long as it takes; a log gets nothing."""
+    console = Console(stderr=True)
+    if not (show and console.is_terminal):
+        yield
+        return
+    with console.status(text):
+        yield
 
 
 class Interrupt:

@@ -1,4 +1,4 @@
-"""The command line: `scoreascent demo | reproduce | report | bench | doctor`."""
+"""The command line: `scoreascent fit | demo | reproduce | report | bench | doctor`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from scoreascent._cache import use_cache
 from scoreascent._extras import require
+from scoreascent.diagnostics.rules import GOOD
 from scoreascent.fitting.provenance import versions
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -39,6 +41,43 @@ def demo(
     module = _load("demo", "cli", "the demo")
     out.mkdir(parents=True, exist_ok=True)
     module.run(console, out / "demo.png", key)
+
+
+@app.command()
+def fit(
+    model: Annotated[str, typer.Argument(help="FILE:NAME, such as model.py:model")],
+    data: Annotated[Path | None, typer.Option(help="a CSV file with a header")] = None,
+    out: Annotated[Path, typer.Option(help="the folder for what comes out")] = Path("fit"),
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE, an argument (repeat)")
+    ] = None,
+    key: Annotated[int, typer.Option(help="the seed")] = 0,
+    tolerance: Annotated[float, typer.Option(help="of means, in sds, and of sds")] = 0.1,
+    x64: Annotated[bool, typer.Option(help="compute with 64 bits")] = False,
+    quiet: Annotated[bool, typer.Option(help="say nothing but errors")] = False,
+) -> None:
+    """Fit a NumPyro or PyMC model to a table, and keep what is found in a folder.
+
+    NAME is a NumPyro function, a pymc.Model or a function that returns one. Columns of the table
+    become its arguments by name: numbers as arrays, texts as codes 0, 1, … of their labels in
+    alphabetical order, and `x_labels` gets the labels of column `x`. The folder gets fit.npz (for
+    sa.load), summary.csv, report.html, draws.nc if ArviZ is there, and labels.csv if texts are.
+
+    Ends with 0 if the verdict is good, with 3 if the fit is there but the verdict is not good, with
+    1 if something went wrong, and with 2 if the command is not one.
+    """
+    if x64:
+        jax.config.update("jax_enable_x64", True)
+    use_cache()
+    module = _load("from_csv", "cli", "scoreascent fit")
+    with _told_in_one_line():
+        result, says = module.run(model, data, out, set_ or (), key, tolerance, not quiet)
+    if not quiet:
+        console.print(str(result), markup=False, highlight=False)
+        for line in (*says, f"in {out}: {', '.join(sorted(p.name for p in out.iterdir()))}"):
+            console.print(line, markup=False, highlight=False)
+    if result.diagnosis is None or result.diagnosis.verdict != GOOD:
+        raise typer.Exit(module.NOT_GOOD)
 
 
 @app.command()

@@ -61,6 +61,18 @@ class Convergence(NamedTuple):
     looks: int | None = None  # how often the rule was asked, if seldom
 
 
+class Kept(NamedTuple):
+    """What a fit that was read without its target has in the model's own space.
+
+    `draws` are named ones of that source, with replications in front; `rows` are those of the
+    summary, if draws do not tell them.
+    """
+
+    source: str
+    draws: dict[str, Any]
+    rows: tuple[dict[str, Any], ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A fitted q and how it came about, as the instruments of `diagnostics` see it.
@@ -69,7 +81,7 @@ class Run:
     has shape (times, points, coordinates): where the points were in the late windows of a stopping
     rule, every `states_every` iterations. If they were balanced by control variates, `controls`
     (times, points, number of them) are these at the states. `tolerance` is what the verdict *good*
-    promises.
+    promises. `kept` is of a fit that was read from a file without its target.
     """
 
     q: Family
@@ -88,6 +100,12 @@ class Run:
     states_every: int = 0
     controls: Any = None
     tolerance: float = TOLERANCE
+    kept: Kept | None = None
+
+    @property
+    def has_density(self) -> bool:
+        """Whether the target is here: a fit may be read from a file without it."""
+        return not hasattr(self.target.log_density, "identity")
 
     @property
     def steps(self) -> int:

@@ -15,7 +15,7 @@ from scoreascent.diagnostics.psis import tail_shape
 from scoreascent.diagnostics.stein import slopes, unexplained
 from scoreascent.diagnostics.weights import resample
 from scoreascent.families import Family
-from scoreascent.run import Run
+from scoreascent.run import Kept, Run
 from scoreascent.target import Target
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Source = Literal["q", "resampled", "chains"]
 SOURCES: tuple[Source, ...] = ("q", "resampled", "chains")
+SUMMARISED = 4000  # draws of q
 MIN_STATES = 1000  # of the chains, that are taken before draws of q
 MAX_STATES = 65_536  # of the chains, that a summary looks at
 MAX_NUMBERS = 2**23  # of a model with so many sites that fewer states must do, but at least
@@ -79,6 +80,8 @@ def draw(run: Run, key: PRNGKeyArray, n: int, source: str) -> dict[str, Float[Ar
     """Return n named draws inside their supports; with replications, these stand in front."""
     if source not in SOURCES:
         raise ValueError(f"draws must be 'q', 'resampled' or 'chains', got {source!r}")
+    if run.kept is not None and source == run.kept.source:
+        return _of_kept(run.kept.draws, key, n, 0 if run.replications is None else 1)
     if run.replications is not None:
         if source != "q":
             raise ValueError(f"draws={source!r} needs one fit; take one, such as result[0]")
@@ -89,6 +92,27 @@ def draw(run: Run, key: PRNGKeyArray, n: int, source: str) -> dict[str, Float[Ar
     if source == "q":
         return in_order(run, _of_q(key, run.q, run.target, n))
     return named(run, points(run, key, n, source))
+
+
+def _held(kept: Kept | None, source: str, axis: int) -> int:
+    """Return of how many draws of q a summary is: of those that a file holds, if it is of one."""
+    if kept is None or source != kept.source:
+        return SUMMARISED
+    return int(next(iter(kept.draws.values())).shape[axis])
+
+
+def _of_kept(draws: dict[str, Any], key: PRNGKeyArray, n: int, axis: int) -> dict[str, Any]:
+    """Return n different ones of the draws that a file holds."""
+    held = next(iter(draws.values())).shape[axis]
+    if n > held:
+        raise ValueError(
+            f"n must be at most {held}, the draws that the file holds, got {n}; for more, give the "
+            "target: sa.load(path, target)"
+        )
+    if n == held:
+        return {name: jnp.asarray(x) for name, x in draws.items()}
+    at = np.asarray(jax.random.permutation(key, held))[:n]
+    return {name: jnp.asarray(np.take(x, at, axis)) for name, x in draws.items()}
 
 
 def named(run: Run, z: Any) -> dict[str, Float[Array, "n ..."]]:
@@ -145,8 +169,9 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
         draws: Any = in_order(run, _named_in_blocks(run.target, flat))
         shape: tuple[int, ...] = states.shape[:2]
     else:
-        draws = draw(run, jax.random.key(0), 4000, source)
-        shape = (4000,) if run.replications is None else (run.replications, 4000)
+        n = _held(run.kept, source, 0 if run.replications is None else 1)
+        draws = draw(run, jax.random.key(0), n, source)
+        shape = (n,) if run.replications is None else (run.replications, n)
     rows = []
     for site, values in draws.items():
         array = np.asarray(values, np.float64)

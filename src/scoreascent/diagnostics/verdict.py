@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, fields, replace
+from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from scoreascent import _html
 from scoreascent._random import as_key, fold_in, split
 from scoreascent._structs import check_count
 from scoreascent.diagnostics.challenge import challenge
@@ -65,6 +67,9 @@ class Diagnosis(Measured):
     def __str__(self) -> str:
         return _render(self)
 
+    def _repr_html_(self) -> str:
+        return _html_of(self)
+
 
 def diagnose(
     run: Run, key: PRNGKeyArray | int = 0, draws: int | None = None, steps: int | None = None
@@ -90,8 +95,8 @@ def diagnose(
     return Diagnosis(**values, **finding._asdict())
 
 
-def _render(d: Diagnosis) -> str:
-    table = Table(title=f"verdict: {d.verdict}", title_justify="left", show_header=False)
+def measured_rows(d: Diagnosis) -> list[tuple[str, str]]:
+    """Return what the verdict rests on, in words."""
     unsure = "" if d.reliable else "  (not reliable: k̂ > 0.7)"
     iterates = f"drift {d.drift:.2f} sds" if np.isnan(d.error) else f"known to {d.error:.2f} sds"
     rows = [
@@ -116,12 +121,29 @@ def _render(d: Diagnosis) -> str:
     if d.numbers:
         worst = f", worst of all of {d.worst}" if d.worst else ""
         rows.append(("numbers shown", f"known to {max(d.gap, d.unsure):.2f} sds{worst}"))
-    for name, value in rows:
+    return rows
+
+
+def _advised(d: Diagnosis) -> str:
+    return f"because {d.reason}" + (f"; try {d.advice}" if d.advice else "")
+
+
+def _render(d: Diagnosis) -> str:
+    table = Table(title=f"verdict: {d.verdict}", title_justify="left", show_header=False)
+    for name, value in measured_rows(d):
         table.add_row(name, value)
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False)
     console.print(table)
-    console.print(f"because {d.reason}" + (f"; try {d.advice}" if d.advice else ""))
+    console.print(_advised(d))
     if d.verdict == GOOD:
         console.print(promise(d.tolerance))
     return out.getvalue().rstrip()
+
+
+def _html_of(d: Diagnosis) -> str:
+    """Return the same for a notebook."""
+    promised = f"<br/>{escape(promise(d.tolerance))}" if d.verdict == GOOD else ""
+    words = _html.tag("strong", escape(f"verdict: {d.verdict}")) + f"<br/>{escape(_advised(d))}"
+    table = _html.table([], measured_rows(d), words=2)
+    return _html.tag("div", _html.tag("p", words + promised) + table)

@@ -5,6 +5,7 @@ from scoreascent.fitting.checkpoint import CheckpointError
 from scoreascent.fitting.compare import compare
 from scoreascent.fitting.entry import fit
 from scoreascent.fitting.handover import Handover, from_draws
+from scoreascent.fitting.loading import LoadError, load
 from scoreascent.fitting.predict import Predictions
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
@@ -17,6 +18,7 @@ __all__ = [
     "Converged",
     "DivergenceError",
     "Handover",
+    "LoadError",
     "Predictions",
     "Result",
     "calibrate",
@@ -24,6 +26,7 @@ __all__ = [
     "fit",
     "from_draws",
     "laplace",
+    "load",
     "pathfinder",
     "tempered",
 ]

@@ -59,6 +59,7 @@ class Arguments:
     callback: Callable[[State, Trace], object] | None
     callback_every: int
     throw: bool
+    label: str = "fit"  # what is shown of it while it runs
 
 
 def check(

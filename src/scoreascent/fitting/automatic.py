@@ -48,6 +48,7 @@ from rich.console import Console
 
 from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs, piece
+from scoreascent._progress import busy
 from scoreascent._random import fold_in, split
 from scoreascent.diagnostics.draws import standard_errors
 from scoreascent.diagnostics.measure import sd_growth
@@ -114,6 +115,13 @@ MAX_FLOW = 50  # dimensions in which the fit turns to one, for so many stages of
 FLOW_STAGES, FLOW_STEPS = 2, 1280
 # In many dimensions chains move by themselves, by trajectories of several lengths
 ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True, caution=20.0)
+IN_WORDS = {
+    PROPOSALS_ALONE: "proposals of q",
+    WITH_GRADIENTS: "gradient moves",
+    WITH_CARE: "shorter gradient moves",
+    IN_BASE: "a flow",
+    ON_THEIR_OWN: "chains on their own",
+}
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
 LADDER_STEPS, MIN_LADDER_STEPS, PILOT_STEPS = 20_480, 5, 80
 # Few long chains where work is what costs, many short ones where launches are
@@ -148,7 +156,8 @@ def fit(given: Arguments) -> Result:
     pilot = Count(0, 0)
     if differentiable and given.q is None and given.start is None and is_open(given.target):
         points = functools.partial(_late_points, given)
-        target, pilot = centred(given.target, fold_in(key_start, 7), points, say)
+        with busy(given.progress, "a short run, to see how sites are stated best"):
+            target, pilot = centred(given.target, fold_in(key_start, 7), points, say)
         given = replace(given, target=target)
     stage, kernel = _first_stage(given, differentiable, key_start, say)
     rule = _first_rule(given)
@@ -160,6 +169,7 @@ def fit(given: Arguments) -> Result:
             replace(
                 stage,
                 key=fold_in(key_fit, number),
+                label=f"stage {number}, {IN_WORDS[kernel]}",
                 checkpoint=_stage_path(given.checkpoint, number),
             )
         )
@@ -168,7 +178,8 @@ def fit(given: Arguments) -> Result:
         if isinstance(result.q, FullRankStudentT):  # steps do not fit its degrees of freedom
             result = replace(result, q=_student(result) or result.q)
         cost = cost.plus(result.method.evaluations(result.state.eta, result.steps))
-        diagnosis = result.diagnose(fold_in(key_judge, number))
+        with busy(given.progress, f"judging stage {number}: weights, chains, searches from afar"):
+            diagnosis = result.diagnose(fold_in(key_judge, number))
         cost = cost.plus(diagnosis.challenge_count)
         say(f"{result.provenance.get('stop', result.status)}; verdict: {diagnosis.verdict}")
         if result.status in ("interrupted", "stopped"):
@@ -286,7 +297,7 @@ def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
         stop=stop,
     )
     searches = min(n, SEARCHES)
-    with Ahead() as ahead:
+    with busy(given.progress, "searching where chains may begin"), Ahead() as ahead:
         by_method.compile_ahead(stage, searches, ahead)
         start = climbed(given.target, key, searches)
     _check_proper(given.target, start.q.mean, FAR_AWAY * np.ones(given.target.dim))
@@ -520,7 +531,7 @@ def _start(given: Arguments, key: PRNGKeyArray, say: Say) -> tuple[Start | None,
         return None, given.q
     if not has_gradient(given.target):
         return _without_gradient(given.target, key, say)
-    with Ahead() as ahead:
+    with busy(given.progress, "searching for modes"), Ahead() as ahead:
         if given.target.dim <= MAX_FULL_RANK:  # what most fits begin with
             q: Family = FullRank.standard(given.target.dim)
             stage = _still(given, q) if _is_long(given) else _stage(given, q, PROPOSALS_ALONE)

@@ -71,7 +71,7 @@ def fit(given: Arguments) -> Result:
     watch = Watch(None, method, None) if stop is None else stop.watch(method, windows, given.target)
     began = time.perf_counter()
     state, trace, status = run_on_host(
-        setup, state, trace, steps, given.progress, saver, hook, watch
+        setup, state, trace, steps, given.progress, saver, hook, watch, given.label
     )
     provenance = {"steps": steps, "seconds": time.perf_counter() - began, **identity, **versions()}
     if stop is not None:

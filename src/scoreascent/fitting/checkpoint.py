@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from scoreascent._files import write_atomically
+from scoreascent import _npz
 
 FORMAT = "scoreascent checkpoint 1"
 # how far log densities may differ, relatively, because two machines round differently
@@ -25,31 +23,20 @@ class CheckpointError(ValueError):
 def save(path: Path, tree: Any, run: dict[str, Any]) -> None:
     """Write atomically: a reader finds the old file or the new one, never a part of either."""
     arrays = {name: _to_numpy(leaf) for name, leaf in _named_leaves(tree)}
-    text = json.dumps({"format": FORMAT, "run": run})
-    arrays["header"] = np.frombuffer(text.encode(), np.uint8)
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    _npz.write(path, arrays, {"format": FORMAT, "run": run})
 
 
 def load(path: Path, template: Any, run: dict[str, Any]) -> Any:
     """The tree in a checkpoint, if it is one of the run described; `template` has its structure."""
     try:
-        # opened here, for numpy leaves a damaged file open
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header: dict[str, Any] = json.loads(arrays.pop("header").tobytes().decode())
-        if header["format"] != FORMAT:
-            raise KeyError(header["format"])
-    except PermissionError:
-        raise
-    # whatever a damaged archive makes zipfile, zlib, numpy or json say
-    except (
-        OSError, ValueError, LookupError, EOFError, TypeError, NotImplementedError, RuntimeError,
-        MemoryError, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
+        arrays, header = _npz.read(path)
+        if header.get("format") != FORMAT:
+            raise _npz.Damaged(f"its format is {header.get('format')!r}")
+    except _npz.Damaged as error:
         raise CheckpointError(
             f"checkpoint {str(path)!r} is damaged or was not written by this version of "
-            f"scoreascent ({type(error).__name__}: {error}); it was left as it is. Move it away "
-            "to start afresh, or name another file."
+            f"scoreascent ({error}); it was left as it is. Move it away to start afresh, or name "
+            "another file."
         ) from error
     _check_same_run(path, header, run)
     leaves = []
@@ -65,7 +52,7 @@ def _check_same_run(path: Path, header: dict[str, Any], expected: dict[str, Any]
     """Refuse to continue another run, saying what differs."""
     found = header.get("run", {})
     expected = json.loads(json.dumps(expected))  # what it looks like after a round trip
-    differ = [k for k in expected if not _is_same(found.get(k), expected[k], expected)]
+    differ = [k for k in expected if not is_same(found.get(k), expected[k], expected["float"])]
     if differ:
         says = "; ".join(f"{k}: file {found.get(k)!r}, now {expected[k]!r}" for k in differ)
         raise CheckpointError(
@@ -74,15 +61,18 @@ def _check_same_run(path: Path, header: dict[str, Any], expected: dict[str, Any]
         )
 
 
-def _is_same(found: Any, expected: Any, run: dict[str, Any]) -> bool:
-    """Tell whether two entries are equal; numbers may differ by another machine's rounding."""
+def is_same(found: Any, expected: Any, width: str) -> bool:
+    """Tell whether two entries are equal; numbers may differ by another machine's rounding.
+
+    These are lists of texts; `width` names the float they were computed in.
+    """
     if found == expected:
         return True
     if not (isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected)):
         return False
     if not all(isinstance(x, str) for x in (*found, *expected)):
         return False
-    tolerance = ROUNDING[run["float"]]
+    tolerance = ROUNDING[width]
     a, b = np.array(found, np.float64), np.array(expected, np.float64)
     return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True))
 

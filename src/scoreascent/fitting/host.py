@@ -43,6 +43,7 @@ def run(
     saver: Saver,
     hook: Hook,
     watch: Watch | Climb,
+    label: str = "fit",
 ) -> tuple[State, Trace, Status | tuple[Status, ...]]:
     """Run chunks until `steps`, with the host's work between them."""
     done, parts = int(np.max(np.asarray(state.step))), [trace]
@@ -52,7 +53,7 @@ def run(
     if watch.met and ended == "max_steps":
         ended = "converged"
     size = FIRST_CHUNK
-    with catch_interrupt() as interrupt, Bar(progress, steps, done) as bar:
+    with catch_interrupt() as interrupt, Bar(progress, steps, done, label) as bar:
         if done < steps:
             run_chunk(
                 *setup, state, np.int32(0), watch.keep, watch.slopes
@@ -78,7 +79,8 @@ def run(
                 ended = "interrupted"
             elif called and done < steps and ended == "max_steps":
                 ended = "stopped"
-            bar.update(done, float(np.mean(parts[-1].loss)), float(np.mean(parts[-1].acceptance)))
+            loss, acceptance = (float(np.mean(x)) for x in (parts[-1].loss, parts[-1].acceptance))
+            bar.update(done, loss, acceptance, watch.aim())
             is_last = done >= steps or ended != "max_steps" or watch.hopeless
             saver.save(state, parts, watch.windows, force=is_last)
     trace = join(parts)

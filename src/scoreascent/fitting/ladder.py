@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from scoreascent._progress import Aim
 from scoreascent._structs import Config, check_count
 from scoreascent.diagnostics import stein
 from scoreascent.diagnostics.chains import rhat
@@ -203,6 +204,15 @@ class Climb:
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
         return int(self.windows.thin)
+
+    def aim(self) -> Aim:
+        """Say where the rule will likely be met, for errors fall as one over the root of steps."""
+        seen, asked = self.seen, self.rule.tolerance
+        if not seen.windows or not math.isfinite(seen.error):
+            return Aim(None, f"to be known to {asked:.2g} sds")
+        steps = int(self.windows.told[4] * max(1.0, seen.error / asked) ** 2)
+        says = f"known to {seen.error:.2g} of {asked:.2g} sds"
+        return Aim(int(self.windows.origin) + steps, says)
 
     def words(self, done: int) -> str:
         """Say what was seen last."""

@@ -53,16 +53,39 @@ def describe(
 ) -> dict[str, Any]:
     """Return the settings that fix a run's numbers, as JSON."""
     return {
-        "target": re.sub(r" at 0x[0-9a-f]+", "", repr(target)),  # an address is of one process
-        "data": _digest(target),
+        "target": _printed(target),
+        "data": digest(target),
         "method": repr(method),
         "update": repr(update),
-        "q0": f"{jax.tree.structure(q)} {_digest(q)}",
+        "q0": f"{jax.tree.structure(q)} {digest(q)}",
         "average": None if start is None else f"after step {start}",
         "replications": replications,
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "float": str(default_dtype()),
     }
+
+
+def posterior(target: Target, q: Family, replicate: Replicate) -> dict[str, Any]:
+    """Return what tells a posterior from others, as JSON; q says where to ask for its density.
+
+    How a model's sites are centred is no part of it: that changes z, not the posterior.
+    """
+    data = target.data
+    if getattr(target.model, "centrable", ()):
+        data = data[:-1]
+    return {
+        "target": _printed(target),
+        "float": str(default_dtype()),
+        "names": list(target.site_names),
+        "dim": target.dim,
+        "data": digest(data),
+        "log_density": density_at_fixed_points(target, q, replicate),
+    }
+
+
+def _printed(target: Any) -> str:
+    """Return how a target prints, less addresses in memory, which are of one process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(target))
 
 
 def density_at_fixed_points(target: Target, q: Family, replicate: Replicate) -> list[str]:
@@ -80,7 +103,7 @@ def density_at_fixed_points(target: Target, q: Family, replicate: Replicate) -> 
     return [f"{x:.17g}" for x in log_probs(target, as_default(places))]
 
 
-def _digest(tree: Any) -> str:
+def digest(tree: Any) -> str:
     """Return a checksum of every leaf's shape, dtype and bytes."""
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):

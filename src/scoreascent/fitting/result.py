@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from scoreascent._arrays import last_tenth
+from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.adapters.arviz import to_arviz
-from scoreascent.diagnostics.draws import Source, best_source, draw, named, summarise
+from scoreascent.diagnostics.draws import SUMMARISED, Source, best_source, draw, named, summarise
 from scoreascent.diagnostics.evidence import Evidence, evidence
-from scoreascent.diagnostics.rules import GOOD, promise
 from scoreascent.diagnostics.verdict import Diagnosis, diagnose
 from scoreascent.diagnostics.weights import resample
 from scoreascent.fitting.handover import Handover, hand_over
 from scoreascent.fitting.predict import Predictions, predict
+from scoreascent.fitting.saving import save
+from scoreascent.fitting.showing import as_html, as_text
 from scoreascent.run import Run, rests_on_chains
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
-
-MAX_ROWS = 30  # the most parameters that `print` shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +71,9 @@ class Result(Run):
             trace=at(self.trace),
             status=self.status[i],  # type: ignore[arg-type]
             target=at(self.target) if self.data_replicated else self.target,
+            kept=None
+            if self.kept is None
+            else self.kept._replace(draws=at(self.kept.draws), rows=()),
             replications=None,
             data_replicated=False,
         )
@@ -151,6 +153,8 @@ class Result(Run):
         source = best_source(self) if draws is None else draws
         if self.diagnosis is not None and self.diagnosis.numbers and source == best_source(self):
             return [dict(row) for row in self.diagnosis.numbers]
+        if self.kept is not None and self.kept.rows and source == best_source(self):
+            return [dict(row) for row in self.kept.rows]
         return summarise(self, source)
 
     def diagnose(
@@ -251,6 +255,17 @@ class Result(Run):
         draws = 10 * n if draws is None else check_count("draws", draws, n)
         return named(self, resample(self, key, n, draws))
 
+    def save(self, path: str | PathLike[str], draws: int = SUMMARISED) -> None:
+        """Write all of this but the target's code into one file, for `sa.load`.
+
+        The file holds plain arrays and a JSON header, no pickle, and is written whole or not at
+        all. It knows its posterior by its names, its data, and its log density at a few fixed
+        points. So that it tells something without the target too, up to `draws` named draws of
+        `draws_from` are in it (fewer of so many parameters that they would be 2²⁶ numbers); those
+        of a target stated by `dim` need no names, and none are written.
+        """
+        save(self, path, draws)
+
     @property
     def invalid(self) -> int:
         """At how many proposals log p was NaN or +∞.
@@ -291,8 +306,22 @@ class Result(Run):
             )
         return says
 
+    def report(self, path: str | PathLike[str] = "fit.html", key: PRNGKeyArray | int = 0) -> Path:
+        """Write one page for a browser, which needs no network, and return its path.
+
+        It shows the verdict and what it rests on, the numbers with their errors, marginals and
+        pairs of the scalars that matter most, how the run went, what was decided, and the versions.
+        A fit without a verdict is diagnosed first. Needs the extra `plots`.
+        """
+        page = require("scoreascent.page", "plots", "the report")
+        written: Path = page.write(self, path, key)
+        return written
+
     def __str__(self) -> str:
-        return _render(self)
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 class DivergenceError(RuntimeError):
@@ -301,50 +330,3 @@ class DivergenceError(RuntimeError):
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)
         self.result = result
-
-
-def _shown(row: dict[str, Any], name: str) -> str:
-    """Return a number of a row for the table."""
-    digits = 2 if name.endswith("error") else 4
-    return "–" if np.isnan(row[name]) else f"{row[name]:.{digits}g}"
-
-
-def _render(result: Result) -> str:
-    """Return the table that `print(result)` shows."""
-    many = "" if result.replications is None else f" × {result.replications} replications"
-    status = result.status if isinstance(result.status, str) else ", ".join(
-        f"{sum(s == w for s in result.status)} {w}" for w in dict.fromkeys(result.status)
-    )  # fmt: skip
-    table = Table(title=f"{result.method!r}", title_justify="left")
-    table.add_column("parameter")
-    source, rows = best_source(result), result.summary()
-    columns = {"mean": "mean", "sd": "sd", "5 %": "q05", "95 %": "q95"}
-    if source == "chains":
-        columns = {"mean": "mean", "±": "mean_error", "sd": "sd", "± ": "sd_error"} | columns
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in rows[:MAX_ROWS]:
-        table.add_row(row["name"], *(_shown(row, k) for k in columns.values()))
-    if len(rows) > MAX_ROWS:
-        table.add_row(f"… {len(rows) - MAX_ROWS} more")
-    out = io.StringIO()
-    console = Console(file=out, width=100, highlight=False)
-    console.print(table)
-    line = f"{status} after {result.steps} steps{many}"
-    if "converged" in result.status:
-        line = f"{result.provenance['stop']}{many}"
-    if result.trace.loss.size:
-        line += f"; last tenth: loss {np.mean(last_tenth(result.trace.loss)):.4g}"
-        line += f", acceptance {np.mean(last_tenth(result.trace.acceptance)):.1%}"
-    console.print(line)
-    if source == "chains":
-        console.print("numbers and their standard errors are of the chains' states in late steps")
-    if any(np.isnan(row["sd"]) for row in rows):
-        console.print("–: tails too heavy for this number to be known; the quantiles are")
-    for warning in result.warnings():
-        console.print(f"! {warning}")
-    if result.diagnosis is not None:
-        console.print(f"verdict: {result.diagnosis.verdict}, because {result.diagnosis.reason}")
-        if result.diagnosis.verdict == GOOD:
-            console.print(promise(result.tolerance))
-    return out.getvalue().rstrip()

@@ -29,6 +29,7 @@ import jax
 import numpy as np
 from scipy.special import stdtrit
 
+from scoreascent._progress import Aim
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
 from scoreascent.loop import CHUNK_ROWS, Average, State, Trace, kept_points
@@ -242,6 +243,18 @@ class Watch:
     def states_every(self) -> int:
         """Return the iterations between two of those times."""
         return 0 if self.windows is None else int(self.windows.width) // len(_marks(self.windows))
+
+    def aim(self) -> Aim:
+        """Say where the rule will likely be met, for errors fall as one over the root of steps."""
+        if self.rule is None or self.windows is None:
+            return Aim()
+        seen, asked = self.seen, self.rule.tolerance
+        if not math.isfinite(seen.error):
+            return Aim(None, f"to be known to {asked:.2g} sds")
+        steps = len(self.windows.skipped) * int(self.windows.width)
+        steps = int(steps * max(1.0, seen.error / asked) ** 2)
+        says = f"known to {seen.error:.2g} of {asked:.2g} sds"
+        return Aim(int(self.windows.origin) + steps, says)
 
     def words(self, done: int) -> str:
         """Say what was seen last."""

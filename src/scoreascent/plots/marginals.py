@@ -75,7 +75,8 @@ def draw_marginal(ax: Axes, sources: Sources) -> None:
         x = sources["chains"]
         heights = np.histogram(x, edges)[0] / (x.size * (edges[1] - edges[0]))
         ax.stairs(heights, edges, fill=True, color=ORANGE, alpha=0.45, lw=0, label="chains")
-    ax.plot(grid, kernel_density(sources["q"], grid), color=BLUE, lw=1.8, label="q")
+    if "q" in sources:
+        ax.plot(grid, kernel_density(sources["q"], grid), color=BLUE, lw=1.8, label="q")
     dashed: dict[str, Any] = {"color": INK, "lw": 1.3, "ls": (0, (4, 2)), "label": "reference"}
     if "reference" in sources and varies(sources["reference"]):
         ax.plot(grid, kernel_density(sources["reference"], grid), **dashed)

@@ -45,6 +45,14 @@ def plot_pairs(
         axes, (n, n), (side, side), "a row and a column for each scalar", n * n
     )
     panels = panels.reshape(n, n)
+    draw_pairs(panels, scalars)
+    shared.legend_of_panels(panels.ravel(), axes is None)
+    return panels
+
+
+def draw_pairs(panels: shared.Panels, scalars: dict[str, Sources]) -> None:
+    """Draw each scalar against each into a square of panels."""
+    labels, n = list(scalars), len(scalars)
     for i, j in np.ndindex(n, n):
         ax: Any = panels[i, j]
         if i < j:
@@ -59,8 +67,6 @@ def plot_pairs(
         ax.tick_params(labelbottom=i == n - 1, labelleft=j == 0 and i > 0)
         if i == j:
             ax.set_yticks([])
-    shared.legend_of_panels(panels.ravel(), axes is None)
-    return panels
 
 
 def _scatter(ax: Axes, x: Sources, y: Sources) -> None:
