@@ -25,6 +25,13 @@ def held(outputs: Sequence[Any]) -> Values:
     return {v: np.array(v.get_value()) for v in _shared(outputs)}
 
 
+def depend(outputs: Sequence[Any], variables: Sequence[Any]) -> bool:
+    """Tell whether any output is computed from one of the variables."""
+    from pytensor.graph.traversal import ancestors
+
+    return bool(set(ancestors(outputs)) & set(variables))
+
+
 def predictions(
     model: Any,
     data: Values,
