@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import optax
 
 from scoreascent._cache import use_cache_if_asked
+from scoreascent._progress import listening
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
@@ -130,7 +132,8 @@ def fit(
     )
     given.target.take_raised()
     try:
-        return automatic.fit(given) if given.method is None else by_method.fit(given)
+        with listening() if given.target.is_foreign else contextlib.nullcontext():
+            return automatic.fit(given) if given.method is None else by_method.fit(given)
     except Exception:  # jax's, of several kinds, if a density of the host's has raised
         raised = given.target.take_raised()
         if raised is None:
