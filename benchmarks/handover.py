@@ -84,7 +84,7 @@ def rows(name: str, seed: int) -> list[dict[str, Any]]:
         found.append(row | count(sampler, key, init))
         found[-1]["fit's gradients"] = result.evaluations[1] if what == "handed over" else 0
         found[-1]["verdict"] = result.diagnosis.verdict if what == "handed over" else ""
-    draws = [row.pop("draws").reshape(-1, handed.target.dim) for row in found]
+    draws = [np.reshape(row.pop("draws"), (-1, handed.target.dim)) for row in found]
     for row, z in zip(found, draws):
         off = np.abs(z.mean(0) - draws[0].mean(0)) / draws[0].std(0)
         row["largest difference of a mean"] = float(np.max(off))

@@ -323,7 +323,8 @@ NEXT: list[tuple[Any, dict[str, Any], Any]] = [
     (ALONE, {"verdict": LONGER}, ALONE),  # q is near: proposals go on to do
     (ALONE, {"verdict": LONGER, "ess": 80.0}, GRADIENTS),
     (ALONE, {"verdict": STUCK}, GRADIENTS),
-    (ALONE, {"verdict": STUCK, "differentiable": False}, ALONE),
+    (ALONE, {"verdict": STUCK, "differentiable": False}, automatic.WITH_WALKS),
+    (automatic.WITH_WALKS, {"verdict": STUCK, "differentiable": False}, automatic.WITH_WALKS),
     (GRADIENTS, {"verdict": GOOD, "ess": 40.0}, None),
     (GRADIENTS, {"verdict": LONGER}, GRADIENTS),
     (GRADIENTS, {"verdict": LONGER, "status": "max_steps"}, CARE),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from typing import Any
@@ -278,33 +277,50 @@ def test_what_a_function_raises_at_once_is_told_at_once() -> None:
         sa.Target.from_host(fails, dim=2)
 
 
-def test_ctrl_c_ends_a_slow_fit(tmp_path: Any) -> None:
+SLOW = """
+import time
+import numpy as np
+import scoreascent as sa
+
+def slow(z):
+    time.sleep(0.002)
+    return -0.5 * float(np.sum(z**2))
+
+def started(state, trace):
+    print("started", flush=True)
+
+if __name__ == "__main__":
+    target = sa.Target.from_host(slow, dim=2)
+    {call}
+    print(result.status)
+"""
+CALLS = {
+    "between chunks": (
+        "result = sa.fit(target, sa.pmcsa(4), steps=10**6, progress=False, callback=started, "
+        "callback_every=1)"
+    ),
+    "in compiled code": "started(None, None); result = sa.fit(target, progress=False)",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["between chunks", pytest.param("in compiled code", marks=pytest.mark.slow)]
+)
+def test_ctrl_c_ends_a_slow_fit(name: str, tmp_path: Any) -> None:
+    """Between chunks it keeps what is there; where one call takes long, it is told in there."""
     script = tmp_path / "slow.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import time
-            import numpy as np
-            import scoreascent as sa
-
-            def slow(z):
-                time.sleep(0.002)
-                return -0.5 * float(np.sum(z**2))
-
-            if __name__ == "__main__":
-                target = sa.Target.from_host(slow, dim=2)
-                options = {"steps": 10**6, "progress": False, "callback_every": 1}
-                started = lambda state, trace: print("started", flush=True)
-                result = sa.fit(target, sa.pmcsa(4), callback=started, **options)
-                print(result.status)
-            """
-        )
-    )
+    script.write_text(SLOW.format(call=CALLS[name]))
     process = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "started"
+    if name == "in compiled code":
+        time.sleep(5)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
-    assert out.splitlines()[-1] == "interrupted", errors
+    if name == "between chunks":
+        assert out.splitlines()[-1] == "interrupted", errors
+    else:
+        assert process.returncode != 0
+        assert "KeyboardInterrupt" in errors

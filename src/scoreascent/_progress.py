@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -137,6 +138,7 @@ def catch_interrupt() -> Iterator[Interrupt]:
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        Presses.times.clear()
         if interrupt.asked:
             raise KeyboardInterrupt
         interrupt.asked = True
@@ -146,3 +148,50 @@ def catch_interrupt() -> Iterator[Interrupt]:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+PATIENCE = 5.0  # seconds that a press may wait for the main thread
+
+
+class Presses:
+    """Presses of Ctrl-C that the main thread has not seen, for it waits for compiled code.
+
+    Python's handlers run there and nowhere else. What the system tells at once, by a socket, can be
+    asked for by code that compiled code calls back.
+    """
+
+    ear: socket.socket | None = None
+    times: ClassVar[list[float]] = []
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise if there were two, or one that nobody has seen for a while."""
+        if cls.ear is None:
+            return
+        with suppress(BlockingIOError, OSError):
+            heard = cls.ear.recv(64)
+            cls.times += [time.monotonic()] * heard.count(bytes([signal.SIGINT]))
+        if len(cls.times) > 1 or (cls.times and time.monotonic() - cls.times[0] > PATIENCE):
+            cls.times.clear()
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Let `Presses.check` hear of Ctrl-C while this lasts."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or Presses.ear or signal.getsignal(signal.SIGINT) in (None, signal.SIG_IGN):
+        yield
+        return
+    ear, mouth = socket.socketpair()
+    with ear, mouth:
+        ear.setblocking(False)
+        mouth.setblocking(False)
+        before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+        Presses.ear = ear
+        Presses.times.clear()
+        try:
+            yield
+        finally:
+            Presses.ear = None
+            signal.set_wakeup_fd(before)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoreascent._progress import Presses
 from scoreascent._structs import check_count
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 def _told(function: Any, z: Numbers) -> Any:
     """Call a function; what it raises is told with the point, the first of a batch that fails."""
+    Presses.check()
     try:
         return function(z.copy())
     except Exception as error:

@@ -131,6 +131,11 @@ class Target:
         """
         return cls(foreign(log_density, gradient, dim, batched, threads), dim=dim)
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the density is not JAX's, but called back."""
+        return isinstance(self.log_density, Foreign)
+
     def take_raised(self) -> BaseException | None:
         """Return what a density of the host's has raised, which jax tells in its own words alone.
 

@@ -27,7 +27,7 @@ from scoreascent.adapters.centring import (
 )
 from scoreascent.adapters.pymc_centring import Statement, sites, state
 from scoreascent.adapters.pymc_ops import supply
-from scoreascent.adapters.pymc_predict import held, predictions
+from scoreascent.adapters.pymc_predict import depend, held, predictions
 from scoreascent.model import Model, Predicted
 from scoreascent.target import Target
 
@@ -131,6 +131,7 @@ class PyMCModel(Model):
         if simulates:
             self._graphs["simulate"] = _frozen([], [*named, *observed], random=True)
         self._held = held([*named, *observed, *(model.rvs_to_values[rv] for rv in observed)])
+        self._computes_of_observed = depend(model.deterministics, observed)
         self._compiled: dict[tuple[str, str], Callable[..., Any]] = {}
 
     def __call__(self, z: Float[Array, " d"], data: Any = None) -> Float[Array, ""]:
@@ -194,7 +195,7 @@ class PyMCModel(Model):
                 f"them: predict(key, x=…); got {len(args)} without a name"
             )
         values = _constrained(self, z, data)
-        if not kwargs and not anew:
+        if not kwargs and not anew and not self._computes_of_observed:
             try:
                 found = super().predictions(key, z, data).draws
                 return Predicted(

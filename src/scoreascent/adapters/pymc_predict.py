@@ -25,6 +25,13 @@ def held(outputs: Sequence[Any]) -> Values:
     return {v: np.array(v.get_value()) for v in _shared(outputs)}
 
 
+def depend(outputs: Sequence[Any], variables: Sequence[Any]) -> bool:
+    """Tell whether any output is computed from one of the variables."""
+    from pytensor.graph.traversal import ancestors
+
+    return bool(set(ancestors(outputs)) & set(variables))
+
+
 def predictions(
     model: Any,
     data: Values,
@@ -98,10 +105,10 @@ def _changes(model: Any, rv: Any, data: Values, draws: Mapping[str, Any]) -> boo
     """Tell whether a free variable has another length along its dims than in the fit."""
     import pytensor
 
-    function = pytensor.function(
-        [], _with([rv.shape], data), mode="FAST_COMPILE", on_unused_input="ignore"
-    )
     try:
+        function: Any = pytensor.function(  # type: ignore[attr-defined]
+            [], _with([rv.shape], data), mode="FAST_COMPILE", on_unused_input="ignore"
+        )
         here = tuple(int(n) for n in function()[0])
     except (ValueError, IndexError):  # what it depends on does not fit; its own draws may
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ import optax
 
 from scoreascent._cache import use_cache_if_asked
 from scoreascent._memory import memory_kept
+from scoreascent._progress import listening
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
@@ -133,7 +135,8 @@ def fit(
     many = given.target.data_size >= MANY_DATA and jax.default_backend() == "cpu"
     given.target.take_raised()
     try:
-        with memory_kept(many):
+        heard = listening() if given.target.is_foreign else contextlib.nullcontext()
+        with memory_kept(many), heard:
             return automatic.fit(given) if given.method is None else by_method.fit(given)
     except Exception:  # jax's, of several kinds, if a density of the host's has raised
         raised = given.target.take_raised()
