@@ -123,6 +123,8 @@ def test_a_notebook_shows_a_diagnosis(result: sa.Result) -> None:
     seen = Strict(bad._repr_html_())
     assert "try <more>" in seen.text
     assert "good promises" not in seen.text
+    seen = Strict(replace(result, diagnosis=bad)._repr_html_())
+    assert "try <more>" in seen.text
 
 
 def test_a_notebook_shows_a_fit_by_hand_and_replications() -> None:

@@ -218,17 +218,16 @@ def _pictures(
     result: Result, rows: list[dict[str, Any]], scalars: dict[str, Sources]
 ) -> Iterable[str]:
     """Return the sections with pictures."""
-    if scalars:
-        shown = [row["name"] for row in known_worst(rows, MOST_MARGINALS) if row["name"] in scalars]
+    rows = [row for row in rows if row["name"] in scalars]
+    if rows:
+        shown = [row["name"] for row in known_worst(rows, MOST_MARGINALS)]
         says = "" if len(shown) == len(scalars) else f": {len(shown)} of {len(scalars)}"
-        yield _section(
-            f"Marginals{says}",
-            _figure(
-                lambda: _marginals({k: scalars[k] for k in shown}), "q, and the chains' states"
-            ),
-        )
-        some = {row["name"]: None for row in known_worst(rows, MOST_COMPARED)}
-        near = most_correlated({k: x for k, x in scalars.items() if k in some}, MOST_PAIRS)
+        words = {"q": "q", "chains": "the chains' states"}
+        caption = " over ".join(words[source] for source in next(iter(scalars.values())))
+        marginals = {k: scalars[k] for k in shown}
+        yield _section(f"Marginals{says}", _figure(lambda: _marginals(marginals), caption))
+        some = {row["name"]: scalars[row["name"]] for row in known_worst(rows, MOST_COMPARED)}
+        near = most_correlated(some, MOST_PAIRS)
         if len(near) > 1:
             yield _section(
                 "What correlates most",
