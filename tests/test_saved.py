@@ -189,6 +189,8 @@ def test_a_model_is_centred_as_it_was(tmp_path: Path) -> None:
     assert found.diagnose().k_hat == result.diagnose().k_hat
     with pytest.raises(sa.LoadError, match=r"another posterior .*data: file .* now"):
         sa.load(tmp_path / "fit.npz", sa.from_numpyro(grouped, y + 1))
+    with pytest.raises(sa.LoadError, match=r"log_density .*; its sites may be centred otherwise"):
+        sa.load(tmp_path / "fit.npz", sa.from_numpyro(grouped, y, centring="as written"))
 
 
 # -- without the target ----------------------------------------------------------------------------
