@@ -22,7 +22,7 @@ from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
 from scoreascent.diagnostics.verdict import measured_rows
 from scoreascent.fitting import showing
 from scoreascent.fitting.result import Result
-from scoreascent.fitting.saving import checked, is_named
+from scoreascent.fitting.saving import checked
 from scoreascent.plots import plot_trace
 from scoreascent.plots.marginals import draw_marginal
 from scoreascent.plots.pairs import draw_pairs
@@ -166,7 +166,7 @@ def _draws(result: Result, key: PRNGKeyArray | int) -> dict[str, dict[str, Any]]
     """Return named draws by what they are; without a target, those that the file holds."""
     key_q, key_chains = split(as_key(key))
     n = int(np.clip(MAX_NUMBERS // result.target.dim, MIN_DRAWS, MAX_DRAWS))
-    if result.kept is None and not result.has_density and is_named(result.target):
+    if result.kept is None and not result.has_density and result.target.is_named:
         return {}
     if result.kept is not None:
         held = next(iter(result.kept.draws.values())).shape[0]

@@ -49,9 +49,8 @@ class AbsentModel(Absent, Model):
 def absent(identity: dict[str, Any], file: Path) -> Target:
     """Return a target that only knows its names."""
     target = Target(_flat, dim=identity["dim"])
-    names = tuple(identity["names"])
-    target.log_density = (Absent if names == ("z",) else AbsentModel)(identity, file)
-    target.site_names = names
+    target.log_density = (AbsentModel if identity["named"] else Absent)(identity, file)
+    target.site_names = tuple(identity["names"])
     return target
 
 

@@ -152,7 +152,7 @@ def _checked(target: Any, result: Result, c: Any, file: Path) -> Target:
 
 
 def _shape_of(target: Target) -> dict[str, Any]:
-    return {"names": list(target.site_names), "dim": target.dim}
+    return {"named": target.is_named, "names": list(target.site_names), "dim": target.dim}
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> str:

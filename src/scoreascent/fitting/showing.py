@@ -122,5 +122,7 @@ def headline(result: Any) -> str:
     if found is not None and found.advice:
         rest.append(f"try {found.advice}")
     bar = f"border-left:0.4em solid {GREEN if is_good else AMBER};padding-left:0.6em"
-    inside = _html.tag("strong", escape(first)) + "".join(f"<br/>{escape(x)}" for x in rest)
+    word, because, reason = first.partition(", because")
+    inside = _html.tag("strong", escape(word)) + escape(because + reason)
+    inside += "".join(f"<br/>{escape(x)}" for x in rest)
     return _html.tag("p", inside, bar)
