@@ -246,6 +246,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
         fitted(target=[TARGET, TARGET], replications=3),
         "replications is 3 but 2 targets",
     ),
+    "load what": (lambda: sa.load("/no/such/fit.npz"), "path: '/no/such/fit.npz' does not exist"),
+    "load a folder": (lambda: sa.load("/"), "path: '/' is a folder; name a file that result.save"),
+    "save where": (
+        lambda: fitted(method=sa.pmcsa(2))().save("/no/such/fit.npz"),
+        "path: the folder '/no/such' does not exist",
+    ),
+    "save how many": (
+        lambda: fitted(method=sa.pmcsa(2))().save("fit.npz", draws=-1),
+        "draws must be an integer ≥ 0, got -1",
+    ),
     "no folder": (fitted(checkpoint="/no/such/folder/run"), "checkpoint: the folder '/no/such"),
     "a folder": (fitted(checkpoint="/"), "checkpoint: '/' is a folder"),
     "state of nothing": (fitted(state="state", method=sa.pmcsa()), "state does not fit this run"),

@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -223,6 +224,22 @@ def test_one_bit_flipped(
     damaged = bytearray(half)
     damaged[int(at * len(half))] ^= 1 << bit
     check_damaged(bytes(damaged), whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("place", "now"), [(rb"'shape': \((?=[2-9])", b"1"), (rb"\}(?= *\n)", b"(")]
+)
+def test_damage_where_numpy_does_not_look(
+    place: bytes, now: bytes, half: bytes, tmp_path: Path
+) -> None:
+    """An array that says it is shorter ends before its check sum, which numpy alone never sees."""
+    found = re.search(place, half)
+    assert found is not None
+    at = found.end() if now == b"1" else found.start()
+    path = tmp_path / "run"
+    path.write_bytes(half[:at] + now + half[at + 1 :])
+    with refused(path, "damaged .*check sum"):
+        run(checkpoint=path)
 
 
 def check_damaged(content: bytes, whole: sa.Result, path: Path) -> None:

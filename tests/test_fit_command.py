@@ -127,7 +127,10 @@ def test_quiet_and_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(from_csv, "sa", Library())
     monkeypatch.setattr(from_csv, "write", lambda *_: [])
     command = ("model.py:line", "--data", "data.csv", "--set", "wide=2.0", "--tolerance", "0.2")
-    result = run(*command, "--key", "5", "--quiet")
+    widths: list[Any] = []
+    monkeypatch.setattr(jax.config, "update", lambda *to: widths.append(to))
+    result = run(*command, "--key", "5", "--quiet", "--x64")
+    assert widths[0] == ("jax_enable_x64", True)
     assert result.exit_code == from_csv.NOT_GOOD  # nobody has judged
     assert result.output == ""
     assert (asked["key"], asked["tolerance"], asked["progress"]) == (5, 0.2, False)

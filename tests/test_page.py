@@ -108,7 +108,7 @@ def test_a_notebook_shows_numbers_errors_verdict_and_what_is_folded(result: sa.R
     for row in result.summary():
         for text in (row["name"], *(showing.shown(row, k) for k in ("mean", "mean_error", "sd"))):
             assert text in seen.text
-    assert f"verdict: {result.diagnosis.verdict}, because" in seen.text
+    assert f"verdict: {result.diagnosis.verdict} , because" in seen.text
     assert all(" ".join(x.split()) in seen.text for x in result.decisions)
     assert seen.tags.count("details") == 3
     assert showing.GREEN in result._repr_html_()
@@ -123,6 +123,8 @@ def test_a_notebook_shows_a_diagnosis(result: sa.Result) -> None:
     seen = Strict(bad._repr_html_())
     assert "try <more>" in seen.text
     assert "good promises" not in seen.text
+    seen = Strict(replace(result, diagnosis=bad)._repr_html_())
+    assert "try <more>" in seen.text
 
 
 def test_a_notebook_shows_a_fit_by_hand_and_replications() -> None:

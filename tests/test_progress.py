@@ -49,7 +49,7 @@ def test_lines_say_what_runs_how_far_and_how_well(
     result = sa.fit(TARGET, steps=400)
     lines = capsys.readouterr().err.splitlines()
     runs = [line for line in lines if line.startswith("stage ")]
-    assert re.match(r"stage 1, proposals of q \d+/400  loss ", runs[0])
+    assert re.match(r"stage 1, proposals \d+/400  loss ", runs[0])
     assert "to be known to 0.03 sds" in runs[0]
     assert any(" left" in line for line in runs[:-1])
     last = re.fullmatch(r"stage 1, .* (\d+)/about (\d+)  .*known to ([\d.]+) of 0.03 sds", runs[-1])

@@ -12,9 +12,10 @@ from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 SECONDS_BETWEEN_LINES = 30.0
+BAR = 12  # columns, so that all that is said beside it fits a terminal of 80
 
 
 class Lines:
@@ -53,17 +54,20 @@ class Bar:
 
     def __init__(self, show: bool, total: int, done: int, label: str = "fit") -> None:
         self._lines, self._total, self._label, self._text = Lines(show), total, label, ""
-        self._begun, self._first = time.monotonic(), done
+        self._begun: tuple[float, int] | None = None  # when, and where, once it is compiled
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=BAR),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),  # rich forgets the pace when the end moves
             TextColumn("{task.fields[says]}"),
             console=Console(stderr=True),
             disable=not show or self._lines.wanted,
         )
-        self._task = self._progress.add_task(label, total=total, completed=done, says="compiling")
+        task = self._progress.add_task(
+            label, total=total, completed=done, says="compiling", left=""
+        )
+        self._task = task
 
     def __enter__(self) -> Bar:
         if not self._progress.disable:
@@ -81,18 +85,25 @@ class Bar:
         aim = Aim() if aim is None else aim
         total = self._total if aim.steps is None else min(self._total, max(done, aim.steps))
         says = f"loss {loss:.4g}  acceptance {acceptance:.1%}"
-        says += f"  {aim.says}" if aim.says else ""
-        self._progress.update(self._task, completed=done, total=total, says=says)
+        left = self._left(done, total)
+        left = "" if aim.says and aim.steps is None else left  # the end is not known yet
+        self._progress.update(
+            self._task, completed=done, total=total, says=aim.says or says, left=left
+        )
         about = "" if aim.steps is None else "about "
-        self._text = f"{self._label} {done}/{about}{total}  {says}{self._left(done, total)}"
+        parts = (f"{self._label} {done}/{about}{total}", says, aim.says, left)
+        self._text = "  ".join(part for part in parts if part)
         self._lines.say(self._text)
 
     def _left(self, done: int, total: int) -> str:
-        """Return how long the rest will take at the pace so far, for a line."""
-        if not self._first < done < total:
+        """Return how long the rest will take at the pace so far, in words."""
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = now, done
+        begun, first = self._begun
+        if not first < done < total:
             return ""
-        pace = (time.monotonic() - self._begun) / (done - self._first)
-        return f"  about {in_words(pace * (total - done))} left"
+        return f"about {in_words((now - begun) / (done - first) * (total - done))} left"
 
 
 def in_words(seconds: float) -> str:

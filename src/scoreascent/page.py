@@ -22,7 +22,7 @@ from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
 from scoreascent.diagnostics.verdict import measured_rows
 from scoreascent.fitting import showing
 from scoreascent.fitting.result import Result
-from scoreascent.fitting.saving import checked, is_named
+from scoreascent.fitting.saving import checked
 from scoreascent.plots import plot_trace
 from scoreascent.plots.marginals import draw_marginal
 from scoreascent.plots.pairs import draw_pairs
@@ -166,7 +166,7 @@ def _draws(result: Result, key: PRNGKeyArray | int) -> dict[str, dict[str, Any]]
     """Return named draws by what they are; without a target, those that the file holds."""
     key_q, key_chains = split(as_key(key))
     n = int(np.clip(MAX_NUMBERS // result.target.dim, MIN_DRAWS, MAX_DRAWS))
-    if result.kept is None and not result.has_density and is_named(result.target):
+    if result.kept is None and not result.has_density and result.target.is_named:
         return {}
     if result.kept is not None:
         held = next(iter(result.kept.draws.values())).shape[0]
@@ -218,17 +218,16 @@ def _pictures(
     result: Result, rows: list[dict[str, Any]], scalars: dict[str, Sources]
 ) -> Iterable[str]:
     """Return the sections with pictures."""
-    if scalars:
-        shown = [row["name"] for row in known_worst(rows, MOST_MARGINALS) if row["name"] in scalars]
+    rows = [row for row in rows if row["name"] in scalars]
+    if rows:
+        shown = [row["name"] for row in known_worst(rows, MOST_MARGINALS)]
         says = "" if len(shown) == len(scalars) else f": {len(shown)} of {len(scalars)}"
-        yield _section(
-            f"Marginals{says}",
-            _figure(
-                lambda: _marginals({k: scalars[k] for k in shown}), "q, and the chains' states"
-            ),
-        )
-        some = {row["name"]: None for row in known_worst(rows, MOST_COMPARED)}
-        near = most_correlated({k: x for k, x in scalars.items() if k in some}, MOST_PAIRS)
+        words = {"q": "q", "chains": "the chains' states"}
+        caption = " over ".join(words[source] for source in next(iter(scalars.values())))
+        marginals = {k: scalars[k] for k in shown}
+        yield _section(f"Marginals{says}", _figure(lambda: _marginals(marginals), caption))
+        some = {row["name"]: scalars[row["name"]] for row in known_worst(rows, MOST_COMPARED)}
+        near = most_correlated(some, MOST_PAIRS)
         if len(near) > 1:
             yield _section(
                 "What correlates most",

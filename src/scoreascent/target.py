@@ -155,6 +155,11 @@ class Target:
         return self.log_density if isinstance(self.log_density, Model) else None
 
     @property
+    def is_named(self) -> bool:
+        """Whether its parameters have names and supports; else it is a density of the vector z."""
+        return self.model is not None or self._tree is not None
+
+    @property
     def data_size(self) -> int:
         """How many numbers the density is told as data."""
         return sum(int(np.size(x)) for x in jax.tree.leaves(self.data))

@@ -116,11 +116,11 @@ FLOW_STAGES, FLOW_STEPS = 2, 1280
 # In many dimensions chains move by themselves, by trajectories of several lengths
 ON_THEIR_OWN = HMC(length=(0.6, 3.0), acceptance=0.8, max_steps=64, hurry=True, caution=20.0)
 IN_WORDS = {
-    PROPOSALS_ALONE: "proposals of q",
-    WITH_GRADIENTS: "gradient moves",
-    WITH_CARE: "shorter gradient moves",
-    IN_BASE: "a flow",
-    ON_THEIR_OWN: "chains on their own",
+    PROPOSALS_ALONE: "proposals",
+    WITH_GRADIENTS: "gradients",
+    WITH_CARE: "short steps",
+    IN_BASE: "flow",
+    ON_THEIR_OWN: "own chains",
 }
 MIN_LADDER, MAX_LADDER = 51, 2000  # dimensions
 LADDER_STEPS, MIN_LADDER_STEPS, PILOT_STEPS = 20_480, 5, 80

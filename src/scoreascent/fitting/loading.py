@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import optax
@@ -14,6 +14,7 @@ import optax
 from scoreascent import _npz
 from scoreascent.families import Family
 from scoreascent.fitting import centring
+from scoreascent.fitting.absent import AbsentMethod, AbsentUpdate, absent
 from scoreascent.fitting.checkpoint import FORMAT as CHECKPOINT
 from scoreascent.fitting.checkpoint import is_same
 from scoreascent.fitting.provenance import posterior
@@ -21,7 +22,6 @@ from scoreascent.fitting.records import Unknown, Unpacker
 from scoreascent.fitting.result import Result
 from scoreascent.fitting.saving import FIELDS, FORMAT, VERSION, identity, replicate
 from scoreascent.methods import Method
-from scoreascent.model import Model
 from scoreascent.target import Target, stack
 from scoreascent.update import DEFAULT, Update, as_update
 
@@ -72,7 +72,7 @@ def load(
             raise TypeError(f"its q is a {type(fields['q']).__name__}")
         result = Result(
             **fields,
-            target=_absent(settings["posterior"], file),
+            target=absent(settings["posterior"], file),
             method=_method(settings["method"], unpacker, method, file),
             update=_update(settings["update"], unpacker, optimizer, fields["q"], file),
             kept=kept if target is None else None,
@@ -143,15 +143,16 @@ def _checked(target: Any, result: Result, c: Any, file: Path) -> Target:
         now = posterior(found, result.q, replicate(result))
         differ = _differences(then, now)
     if differ:
+        otherwise = "" if is_open or c is None else "; its sites may be centred otherwise"
         raise LoadError(
-            f"{str(file)!r} holds a fit of another posterior ({differ}). Give the target that was "
-            "fitted, or none: load(path) reads what needs no density"
+            f"{str(file)!r} holds a fit of another posterior ({differ}{otherwise}). Give the "
+            "target that was fitted, or none: load(path) reads what needs no density"
         )
     return found
 
 
 def _shape_of(target: Target) -> dict[str, Any]:
-    return {"names": list(target.site_names), "dim": target.dim}
+    return {"named": target.is_named, "names": list(target.site_names), "dim": target.dim}
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> str:
@@ -172,113 +173,7 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> str:
     return "; ".join(says)
 
 
-class Absent:
-    """The log density of a target that was not given: it knows what it was, and says so."""
-
-    def __init__(self, identity: dict[str, Any], file: Path) -> None:
-        self.identity, self._file = identity, file
-
-    def __call__(self, z: Any, data: Any = None) -> NoReturn:
-        """Say what is missing."""
-        raise ValueError(
-            f"this result was read from {str(self._file)!r} without its target; what needs the log "
-            f"density or names of new draws needs it: sa.load({str(self._file)!r}, target)"
-        )
-
-    def __repr__(self) -> str:
-        return f"absent: {self.identity['target']}"
-
-
-class AbsentModel(Absent, Model):
-    """The same of a target whose parameters have names."""
-
-    def __init__(self, identity: dict[str, Any], file: Path) -> None:
-        super().__init__(identity, file)
-        self.dim, self.site_names = identity["dim"], tuple(identity["names"])
-
-    def constrain(self, z: Any, data: Any) -> NoReturn:
-        """Say what is missing."""
-        self(z)
-
-    def unconstrain(self, values: Any, data: Any) -> NoReturn:
-        """Say what is missing."""
-        self(values)
-
-
-def _absent(identity: dict[str, Any], file: Path) -> Target:
-    """Return a target that only knows its names."""
-    target = Target(_flat, dim=identity["dim"])
-    names = tuple(identity["names"])
-    target.log_density = (Absent if names == ("z",) else AbsentModel)(identity, file)
-    target.site_names = names
-    return target
-
-
-def _flat(z: Any) -> Any:
-    return 0 * z[0]
-
-
-# -- what is made of functions ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, repr=False)
-class AbsentMethod(Method):
-    """A method that was made of functions; it knows what it was."""
-
-    text: str
-    count: int
-    independent: bool
-
-    def _missing(self) -> NoReturn:
-        raise ValueError(f"the file cannot hold {self.text}: sa.load(path, target, method=…)")
-
-    def init(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Say what is missing."""
-        self._missing()
-
-    def step(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Say what is missing."""
-        self._missing()
-
-    def objective(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Say what is missing."""
-        self._missing()
-
-    @property
-    def chains(self) -> int:
-        """The number of chains that ran side by side."""
-        return self.count
-
-    @property
-    def is_independent(self) -> bool:
-        """Whether the chains moved by independent draws of q alone."""
-        return self.independent
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, repr=False)
-class AbsentUpdate(Update):
-    """An optimiser that was made of functions; it knows what it was."""
-
-    text: str
-    does: str
-
-    def init(self, q: Family) -> NoReturn:
-        """Say what is missing."""
-        raise ValueError(f"the file cannot hold {self.text}: sa.load(path, target, optimizer=…)")
-
-    def step(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Say what is missing."""
-        raise ValueError(f"the file cannot hold {self.text}: sa.load(path, target, optimizer=…)")
-
-    def fingerprint(self, q: Family) -> str:
-        """Return what the optimiser did."""
-        return self.does
-
-    def __repr__(self) -> str:
-        return self.text
+# -- what may be made of functions -----------------------------------------------------------------
 
 
 def _method(entry: Any, unpacker: Unpacker, given: Method | None, file: Path) -> Method:

@@ -76,6 +76,7 @@ def posterior(target: Target, q: Family, replicate: Replicate) -> dict[str, Any]
     return {
         "target": _printed(target),
         "float": str(default_dtype()),
+        "named": target.is_named,
         "names": list(target.site_names),
         "dim": target.dim,
         "data": digest(data),

@@ -80,14 +80,9 @@ def identity(run: Run) -> dict[str, Any]:
     return posterior(run.target, run.q, replicate(run))
 
 
-def is_named(target: Target) -> bool:
-    """Tell whether draws have other coordinates than z, which only the target can compute."""
-    return target.model is not None or target.site_names != ("z",)
-
-
 def kept_draws(run: Any, most: int) -> Kept | None:
     """Return draws in the model's own space, and the summary where they do not tell it."""
-    if not is_named(run.target) or most == 0:
+    if not run.target.is_named or most == 0:
         return None
     one = jax.tree.map(lambda x: x[0], run.target) if run.data_replicated else run.target
     scalars = count_scalars(one) * (run.replications or 1)

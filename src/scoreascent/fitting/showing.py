@@ -117,7 +117,12 @@ def as_html(result: Any) -> str:
 def headline(result: Any) -> str:
     """Return the verdict in HTML, in the colour of good or not."""
     first, *rest = verdict(result) or ["not judged: result.diagnose() does"]
-    is_good = result.diagnosis is not None and result.diagnosis.verdict == GOOD
+    found = result.diagnosis
+    is_good = found is not None and found.verdict == GOOD
+    if found is not None and found.advice:
+        rest.append(f"try {found.advice}")
     bar = f"border-left:0.4em solid {GREEN if is_good else AMBER};padding-left:0.6em"
-    inside = _html.tag("strong", escape(first)) + "".join(f"<br/>{escape(x)}" for x in rest)
+    word, because, reason = first.partition(", because")
+    inside = _html.tag("strong", escape(word)) + escape(because + reason)
+    inside += "".join(f"<br/>{escape(x)}" for x in rest)
     return _html.tag("p", inside, bar)
