@@ -71,7 +71,7 @@ def rows(name: str, seed: int) -> list[dict[str, Any]]:
     handed = result.to_nuts(seed, CHAINS)
     key = jax.random.key(seed)
     box = jax.random.uniform(key, (CHAINS, handed.target.dim), minval=-2, maxval=2)
-    found = []
+    found: list[dict[str, Any]] = []
     for what, warmup, init in (
         ("own warm-up", OWN, box), ("shorter", SHORT, box), ("handed over", OURS, handed.z)
     ):  # fmt: skip
@@ -84,7 +84,7 @@ def rows(name: str, seed: int) -> list[dict[str, Any]]:
         found.append(row | count(sampler, key, init))
         found[-1]["fit's gradients"] = result.evaluations[1] if what == "handed over" else 0
         found[-1]["verdict"] = result.diagnosis.verdict if what == "handed over" else ""
-    draws = [np.reshape(row.pop("draws"), (-1, handed.target.dim)) for row in found]
+    draws = [row.pop("draws").reshape(-1, handed.target.dim) for row in found]
     for row, z in zip(found, draws):
         off = np.abs(z.mean(0) - draws[0].mean(0)) / draws[0].std(0)
         row["largest difference of a mean"] = float(np.max(off))
