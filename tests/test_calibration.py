@@ -269,7 +269,7 @@ def test_a_pymc_model_is_calibrated(held):
     assert found.names == ("a", "b", "end", "log likelihood")
     assert found.calibrated
     wrong = sa.calibrate(pymc_line(held=held), simulator=pymc_line(width=2.0), **settings)
-    assert wrong.names[wrong.wrong[0]] in ("a", "end")
+    assert {"a", "end"} & {wrong.names[i] for i in wrong.wrong}
 
 
 def test_a_pymc_model_takes_no_arguments():

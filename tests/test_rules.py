@@ -106,6 +106,8 @@ CASES = [
     ("numbers_unsure", {"unsure": 0.1, "tolerance": 0.05}, LONGER, "tau"),
     ("too_narrow", {"lacking": 0.1}, UNSEEN, "it lacks 10% of a variance"),
     ("too_narrow", {"lacking": 0.07}, None, ""),
+    ("tail_too_short", {"tail_lacking": 0.04}, UNSEEN, "one tail lacks 4% of a variance at least"),
+    ("tail_too_short", {"tail_lacking": 0.03}, None, ""),
     ("several_modes", {"places_agree": False, "k_hat": 0.6}, WEIGH, "several modes"),
     ("several_modes", {"places_agree": False, "chi2": 1.1}, WEIGH, "several modes"),
     ("several_modes", {"places_agree": False}, None, ""),  # q covers them all
@@ -200,7 +202,8 @@ ORDER = [
     ({"places_agree": False, "k_hat": 0.6, "tail": 1.7}, "several_modes"),  # two places are no tail
     ({"tail": 1.0, "unseen": 0.5}, "heavy_tails"),
     ({"unseen": 0.5, "lacking": 0.5}, "unseen_mass"),
-    ({"lacking": 0.5, "stray": 0.5}, "too_narrow"),
+    ({"lacking": 0.5, "tail_lacking": 0.5}, "too_narrow"),
+    ({"tail_lacking": 0.5, "stray": 0.5}, "tail_too_short"),
     ({"stray": 0.5, "complaint": "not converged"}, "strayed"),
     ({"complaint": "not converged", "invalid": 0.5}, "rule_not_met"),
     ({"invalid": 0.5, "k_hat": 2.0, "gap": 0.5}, "undefined"),

@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 from scoreascent._arrays import canonical
 from scoreascent.adapters.centring import AUTO
 from scoreascent.adapters.numpyro import from_numpyro
-from scoreascent.adapters.numpyro_call import Redraw
+from scoreascent.adapters.numpyro_call import TRACING, Redraw
 from scoreascent.adapters.pymc import PyMCModel, is_pymc, target_of
 from scoreascent.target import Target
 
@@ -51,7 +51,8 @@ class OfNumPyro(Simulator):
         """Return latent and deterministic sites, and new values of what is observed."""
         redraw = Redraw()
         seeded = handlers.seed(redraw(self.source), key)
-        sites = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
+        with TRACING:
+            sites = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
         data = {name: sites[name]["value"] for name in redraw.names}
         if not data:
             raise ValueError(

@@ -67,6 +67,9 @@ class Measured:
             any state of the chains; 0 without chains.
         lacking: the share of a variance that q lacks by draws that are wider than it, beyond noise;
             0 where chains have moves of their own, unless q is bent.
+        tail_lacking: the share of a variance that the chains' states lack for an end of a
+            coordinate, by chains that move there alone, beyond noise; 0 before a challenge, and
+            unless q is bent.
         far_mass: the share of its mass, along rays, at ten to a hundred times the size of q.
         least_log_q: log q at the state of the chains that is furthest out; without chains, at the
             furthest draw of q.
@@ -152,6 +155,7 @@ class Measured:
     worst: str
     numbers: tuple[dict[str, Any], ...]
     q_gap: float = np.nan
+    tail_lacking: float = 0.0
     stray: float = 0.0
     stray_mass: float = 0.0
     stray_at: Any = None

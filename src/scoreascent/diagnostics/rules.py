@@ -35,6 +35,7 @@ MAX_TAIL = 0.5  # a tail of shape ½ has no variance; estimates are off by about
 MAX_UNSEEN = 0.04  # of the second moment: a standard deviation is then off by 2 %
 MAX_UNSEEN_BY_PROPOSALS = 0.03
 MAX_LACKING = 0.08  # of a variance: a standard deviation is then off by 4 %
+MAX_TAIL_LACKING = 0.03  # the same of one end of a coordinate, of which only a part is looked at
 MAX_FAR_MASS = 0.1  # further out than ten times the size of q; a proper posterior has none there
 MAX_SPACING = 0.05  # nats; acceptance is then off by a few per cent
 MAX_GROWTH = 300.0  # of a standard deviation, over that of the start
@@ -210,6 +211,18 @@ def too_narrow(m: Measured) -> Finding | None:
             f"by draws that are wider than q, it lacks {m.lacking:.0%} of a variance, which chains "
             "have not seen",
             "gradient moves such as Cycle(IMH(), HMC()), or a Student-t family",
+        )
+    return None
+
+
+def tail_too_short(m: Measured) -> Finding | None:
+    """Chains that move in one end of a coordinate alone go further out than the fit's own."""
+    if m.tail_lacking > MAX_TAIL_LACKING:
+        return Finding(
+            UNSEEN,
+            "chains that were begun where states are furthest out go further: one tail lacks "
+            f"{m.tail_lacking:.0%} of a variance at least",
+            "another parametrisation, such as a non-centred one",
         )
     return None
 
@@ -422,6 +435,7 @@ RULES: tuple[Rule, ...] = (
     heavy_tails,
     unseen_mass,
     too_narrow,
+    tail_too_short,
     strayed,
     rule_not_met,
     undefined,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, fields, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -15,7 +15,8 @@ from scoreascent import _html
 from scoreascent._random import as_key, fold_in, split
 from scoreascent._structs import check_count
 from scoreascent.diagnostics.challenge import challenge
-from scoreascent.diagnostics.measure import MAX_ROWS, Measured, measure
+from scoreascent.diagnostics.edges import look_at_edges
+from scoreascent.diagnostics.measure import MAX_ROWS, Measured, measure, watch_chains
 from scoreascent.diagnostics.rules import (
     GOOD,
     MAX_SPACING,
@@ -28,6 +29,7 @@ from scoreascent.diagnostics.rules import (
     promise,
 )
 from scoreascent.run import Run, check_single, rests_on_chains
+from scoreascent.searches import has_gradient
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -89,10 +91,21 @@ def diagnose(
         key_challenge = fold_in(key_chain, 1)
         known = (measured.least_log_q, measured.log_evidence, measured.log_w_star)
         seen = challenge(run, key_challenge, *known)
+        if run.q.is_bent and has_gradient(run.target):
+            seen |= _tails(run, key_chain, seen["challenge_count"])
         measured = replace(measured, **seen)
         finding = judge(measured)
     values = {f.name: getattr(measured, f.name) for f in fields(measured)}
     return Diagnosis(**values, **finding._asdict())
+
+
+def _tails(run: Run, key: PRNGKeyArray, count: tuple[int, int]) -> dict[str, Any]:
+    """Measure what tails lack, of a fit whose q has learnt their shape from its own chains."""
+    chains = watch_chains(run, key)
+    if chains is None or chains.states.shape[-1] != run.target.dim:
+        return {}
+    lacking, more = look_at_edges(run.target, chains.states, fold_in(key, 2))
+    return {"tail_lacking": lacking, "challenge_count": tuple(more.plus(count))}
 
 
 def measured_rows(d: Diagnosis) -> list[tuple[str, str]]:

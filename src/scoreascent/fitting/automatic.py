@@ -119,6 +119,7 @@ IN_WORDS = {
     PROPOSALS_ALONE: "proposals",
     WITH_GRADIENTS: "gradients",
     WITH_CARE: "short steps",
+    WITH_WALKS: "walks",
     IN_BASE: "flow",
     ON_THEIR_OWN: "own chains",
 }

@@ -174,7 +174,7 @@ def from_draws(target: Target, draws: Any) -> Start:
     >>> target = Target(lambda p: -p["scale"], params={"scale": constraints.positive})
     >>> start = from_draws(target, {"scale": np.random.default_rng(0).exponential(size=500)})
     >>> print(start, [round(float(x), 1) for x in start.q.mean])
-    500 points [-0.6]
+    500 points [-0.5]
     """
     if not isinstance(target, Target):
         raise ValueError(f"target must be a Target, got {target!r}")
