@@ -15,7 +15,7 @@ from jax.scipy.stats import norm
 import scoreascent as sa
 
 
-def quick_rows(names: Iterable[str], *quick: str) -> list[Any]:
+def quick_rows(names: Iterable[Any], *quick: Any) -> list[Any]:
     """Names to run a test on: the quick ones always, the others with `make test-all`.
 
     For tests whose code is the same for all of them, and whose time is jax's compiler's.
@@ -23,9 +23,6 @@ def quick_rows(names: Iterable[str], *quick: str) -> list[Any]:
     names = list(names)
     assert set(quick) <= set(names), f"{set(quick) - set(names)} are not in the registry"
     return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-few = quick_rows  # the older name
 
 
 @dataclass(frozen=True)

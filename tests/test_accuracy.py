@@ -37,7 +37,7 @@ from scoreascent.experiments.accuracy.moments import LEVELS, Moments
 from scoreascent.experiments.accuracy.peers import base, ours
 from scoreascent.models.gaussian import Gaussian
 from scoreascent.theory import kl_star
-from tests.registry import few
+from tests.registry import quick_rows
 from tests.stats import Z_MAX, Z_MUTANT
 
 EXACT = [name for name, entry in MODELS.items() if entry.exact is not None]
@@ -136,7 +136,7 @@ FIRST = ("gaussian-ar1", "regression-raw", "logistic", "horseshoe", "eight-schoo
          "stochastic-volatility", "funnel")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", few(MODELS, *FIRST))
+@pytest.mark.parametrize("name", quick_rows(MODELS, *FIRST))
 def test_a_model_is_a_finite_density_of_its_dimension(name):
     """Also: its reference is of this density, which a change of model or data would break."""
     entry, known = MODELS[name], reference.load(name)

@@ -17,6 +17,7 @@ import scoreascent as sa
 from scoreascent.diagnostics import uniform
 from scoreascent.fitting import simulations
 from scoreascent.fitting.calibration import MIN_SIMULATIONS, Calibration, how_wrong
+from tests.registry import quick_rows
 from tests.stats import Z_MAX, Z_MUTANT
 
 X = np.linspace(-1, 1, 6).astype(np.float32) + 1.5  # not centred, so that a and b correlate
@@ -117,6 +118,7 @@ def test_a_prior_that_is_too_wide_in_the_simulator_is_seen():
     assert "NOT calibrated: a comes out too narrow" in found.verdict
 
 
+@pytest.mark.slow
 def test_a_dropped_jacobian_is_seen():
     steps = EXACT | {"q0": sa.FullRank.standard(1)}
     y = np.zeros(4, np.float32)
@@ -262,7 +264,7 @@ def pymc_line(width: float = 1.0, held: bool = False) -> Any:
     return model
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["constant", "pm.Data"])
+@pytest.mark.parametrize("held", quick_rows([False, True], True))
 def test_a_pymc_model_is_calibrated(held):
     settings: dict[str, Any] = {"simulations": 128, "options": EXACT, "progress": False, "key": 1}
     found = sa.calibrate(pymc_line(held=held), **settings)

@@ -398,6 +398,7 @@ def interruptible(*argv: str) -> None:
     app(argv)
 
 
+@pytest.mark.slow
 def test_ctrl_c_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["reproduce", "table-bnn", "--quick", "--out", str(tmp_path / "run")]
     child = start(f"from tests.test_cells import interruptible; interruptible(*{command!r})")

@@ -124,6 +124,7 @@ def test_those_that_come_home_stop_there() -> None:
     assert not above.is_home
 
 
+@pytest.mark.slow
 def test_mutant_without_memory_is_still_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steepest ascent, with the same number of gradients."""
     _, gradients = gone(rosenbrock, n=1)

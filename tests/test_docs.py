@@ -1,7 +1,8 @@
 """The documentation is executed: its code runs and prints what it says, its links lead there.
 
 A ```python block is run, one namespace to a page, from the root of the repository; one fenced as
-```python notest is only compiled. Where a ```text block follows at once, it is what was printed.
+```python slow runs among the slow tests, and one as ```python notest is only compiled. Where a
+```text block follows at once, it is what was printed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Block(NamedTuple):
     code: str
     line: int
     runs: bool
+    slow: bool
     prints: str | None
 
 
@@ -49,12 +51,13 @@ def blocks(text: str) -> list[Block]:
         language, *options = fence[2].split() or [""]
         if language != "python":
             continue
-        assert options in ([], ["notest"]), f"unknown fence: python {' '.join(options)}"
+        assert options in ([], ["notest"], ["slow"]), f"unknown fence: python {' '.join(options)}"
         shown = None
         if after and after[2].strip() == "text" and not text[fence.end() : after.start()].strip():
             shown = outdented(after)
         line = text.count("\n", 0, fence.start()) + 1
-        found.append(Block(outdented(fence), line, not options, shown))
+        runs, slow = options != ["notest"], options == ["slow"]
+        found.append(Block(outdented(fence), line, runs, slow, shown))
     return found
 
 
@@ -68,13 +71,13 @@ def stripped(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()
 
 
-def run(text: str, path: str) -> None:
-    """Execute a page; a traceback names the page and its line."""
+def run(text: str, path: str, slow: bool = True) -> None:
+    """Execute a page, slow blocks included or not; a traceback names the page and its line."""
     namespace: dict[str, Any] = {"__name__": "docs"}
     for block in blocks(text):
         source = "\n" * block.line + block.code
         compiled = compile(source, path, "exec", dont_inherit=True)
-        if not block.runs:
+        if not block.runs or (block.slow and not slow):
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -108,6 +111,17 @@ def quiet_root(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.usefixtures("quiet_root")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_runs_and_prints_what_it_says(page):
+    run(page.read_text(encoding="utf-8"), str(page), slow=False)
+
+
+def has_slow_blocks(page: Path) -> bool:
+    return any(block.slow for block in blocks(page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet_root")
+@pytest.mark.parametrize("page", [*filter(has_slow_blocks, PAGES)], ids=lambda page: page.name)
+def test_slow_code_runs_and_prints_what_it_says(page):
     run(page.read_text(encoding="utf-8"), str(page))
 
 
@@ -124,6 +138,9 @@ def test_the_checks_can_fail(tmp_path):
     with pytest.raises(NameError):
         run("```python\nundefined\n```\n", "page")
     run("```python notest\nundefined\n```\n", "page")
+    run("```python slow\nundefined\n```\n", "page", slow=False)
+    with pytest.raises(NameError):
+        run("```python slow\nundefined\n```\n", "page")
     with pytest.raises(SyntaxError):
         run("```python notest\nx = = 2\n```\n", "page")
     run("```\nno = = python\n```\n\n- in a list\n\n  ```python\n  y = 1\n  ```\n", "page")

@@ -16,6 +16,7 @@ from scoreascent.diagnostics import draws
 from scoreascent.diagnostics.draws import MIN_STATES, late_states, moment_errors
 from scoreascent.diagnostics.numbers import gaps_by_chains, gaps_by_weights
 from scoreascent.diagnostics.rules import GOOD, WEIGH
+from tests.registry import quick_rows
 from tests.stats import Z_MAX, Z_MUTANT, z_score
 
 
@@ -208,7 +209,7 @@ def test_numbers_that_cannot_be_known_are_not_shown() -> None:
     assert result.diagnosis.verdict == GOOD
 
 
-@pytest.mark.parametrize("tolerance", [0.3, 0.05])
+@pytest.mark.parametrize("tolerance", quick_rows([0.3, 0.05], 0.3))
 def test_tolerance_is_what_a_good_fit_is_known_to(tolerance: float) -> None:
     result = sa.fit(TARGET, key=0, tolerance=tolerance, progress=False)
     diagnosis = result.diagnosis

@@ -169,6 +169,7 @@ def test_new_data(run):
     assert 0.1 < share < 0.9
 
 
+@pytest.mark.slow
 def test_hand_over(run):
     (result, handed, alone, gradients, again), out = run(
         "hand_over", nuts=None, draws=100, warmup=400

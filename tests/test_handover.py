@@ -122,6 +122,7 @@ def test_numpyro_goes_on_with_the_model_itself() -> None:
     assert leapfrogs(wrong_kernel, run)[1] > 3 * steps
 
 
+@pytest.mark.slow
 def test_numpyro_with_a_diagonal_or_with_the_density_alone() -> None:
     found = exact(sa.from_numpyro(uneven)).to_nuts(chains=2, dense=False)
     kernel, run = found.numpyro()

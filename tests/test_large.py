@@ -18,7 +18,7 @@ from scoreascent.experiments.large import bench, cell, methods, reference
 from scoreascent.experiments.large.curves import JITTER, _raw_of_waves, _waves, process_data
 from scoreascent.experiments.large.methods import METHODS, Seen, Way
 from scoreascent.experiments.large.models import MODELS, large_model
-from tests.registry import few
+from tests.registry import quick_rows
 
 # in one or two seconds each; the others are slow
 FIRST = ("slopes", "splines", "capture", "factors-regression")
@@ -38,7 +38,7 @@ def test_there_are_fifteen_and_a_third_is_held_out():
         large_model("nothing")
 
 
-@pytest.mark.parametrize("name", few(MODELS, *FIRST))
+@pytest.mark.parametrize("name", quick_rows(MODELS, *FIRST))
 def test_a_model_is_a_finite_density_of_its_dimension(name):
     """Also: its reference is of this density, which a change of model or data would break."""
     model, known = MODELS[name], reference.load(name)
@@ -63,7 +63,7 @@ def test_data_do_not_depend_on_when_they_are_made():
 # -- detours ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", few(ONTO, "slopes-centred", "splines"))
+@pytest.mark.parametrize("name", quick_rows(ONTO, "slopes-centred", "splines"))
 def test_a_detour_has_the_posterior_of_the_model(name):
     """log p(back(z)) + log |det| − log p'(z) is one number, whatever z is."""
     model, step = MODELS[name], 1e-6
@@ -98,7 +98,7 @@ def test_waves_add_up_to_the_kernel_of_the_process(length):
 
 def test_draws_of_waves_become_independent_noise():
     """Of the prior at one length: raw = L⁻¹ f has unit variances and no correlations."""
-    rng, n = np.random.default_rng(0), 2000
+    rng, n = np.random.default_rng(0), 1000
     z = np.hstack([np.tile([0.3, np.log(0.25), 0.0], (n, 1)), rng.normal(size=(n, 428))])
     raw = _raw_of_waves(z[:, :])[:, 3:]
     assert raw.shape == (n, 300)

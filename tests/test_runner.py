@@ -195,6 +195,7 @@ def test_a_killed_worker_does_not_lose_the_grid(store: RunFolder, settings: Any)
     check_whole(store)
 
 
+@pytest.mark.slow
 def test_a_pool_that_keeps_dying_gives_up(store: RunFolder, settings: Any) -> None:
     with pytest.raises(RuntimeError, match="killed 3 times before any cell was done"):
         runner.run(deadly, store, CELLS[:1], settings, Execution(2, progress=False))

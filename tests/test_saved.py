@@ -86,6 +86,18 @@ def test_every_family_comes_back(name: str, tmp_path: Path) -> None:
         assert found.q.log_prob(jnp.ones(2)) == result.q.log_prob(jnp.ones(2))
 
 
+def test_a_flow_of_another_flowjax_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers may be those of another map, if that is made otherwise."""
+    result = fit("pmcsa", q0=FAMILIES["flow"](2), steps=3)
+    result.save(tmp_path / "fit.npz")
+    assert sa.load(tmp_path / "fit.npz").q.dim == 2
+    monkeypatch.setattr(sa.Flow, "transport", lambda q, noise: q.loc + 1.01 * noise)
+    with pytest.raises(sa.LoadError, match="another version of flowjax"):
+        sa.load(tmp_path / "fit.npz")
+
+
 @pytest.mark.parametrize("name", quick_rows(METHODS, "pmcsa", "elbo", "pmcsa-adapted"))
 def test_every_method_comes_back_and_goes_on(name: str, tmp_path: Path) -> None:
     """A run that goes on from the file ends as one that never stopped."""

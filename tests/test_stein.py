@@ -220,6 +220,7 @@ def long_tailed(z: Any) -> Any:
     return z[0] - jnp.exp(z[0]) - 0.5 * jnp.sum(z[1:] ** 2)
 
 
+@pytest.mark.slow
 def test_a_long_tail_is_known_from_fewer_states(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -15,6 +15,7 @@ from scoreascent.diagnostics.rays import look_along_rays, look_wider
 from scoreascent.diagnostics.rules import GOOD
 from scoreascent.fitting import automatic, tails
 from scoreascent.fitting.tails import heavier
+from tests.registry import quick_rows
 
 
 def student(df: float, n: int, dim: int, seed: int = 0) -> Any:
@@ -22,7 +23,7 @@ def student(df: float, n: int, dim: int, seed: int = 0) -> Any:
     return rng.normal(size=(n, dim)) / np.sqrt(rng.chisquare(df, (n, 1)) / df)
 
 
-@pytest.mark.parametrize("dim", [1, 4, 20])
+@pytest.mark.parametrize("dim", quick_rows([1, 4, 20], 1, 4))
 def test_states_of_a_student_are_told_from_a_gaussian(dim: int) -> None:
     mix = np.random.default_rng(1).normal(size=(dim, dim)) + 3 * np.eye(dim)
     z = 1e3 + 50 * student(4.0, 20_000, dim) @ mix.T
@@ -34,7 +35,7 @@ def test_states_of_a_student_are_told_from_a_gaussian(dim: int) -> None:
     np.testing.assert_allclose((q.mean - 1e3) / exact, 0, atol=0.04)
 
 
-@pytest.mark.parametrize("dim", [1, 4, 20])
+@pytest.mark.parametrize("dim", quick_rows([1, 4, 20], 1, 4))
 def test_states_of_a_gaussian_and_lighter_ones_stay_gaussian(dim: int) -> None:
     rng = np.random.default_rng(2)
     assert heavier(rng.normal(size=(20_000, dim))) is None

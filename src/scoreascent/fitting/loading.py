@@ -20,7 +20,7 @@ from scoreascent.fitting.checkpoint import is_same
 from scoreascent.fitting.provenance import posterior
 from scoreascent.fitting.records import Unknown, Unpacker
 from scoreascent.fitting.result import Result
-from scoreascent.fitting.saving import FIELDS, FORMAT, VERSION, identity, replicate
+from scoreascent.fitting.saving import FIELDS, FORMAT, VERSION, identity, image, replicate
 from scoreascent.methods import Method
 from scoreascent.target import Target, stack
 from scoreascent.update import DEFAULT, Update, as_update
@@ -83,6 +83,12 @@ def load(
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise LoadError(_damaged(file, f"{type(error).__name__}: {error}")) from error
+    then, now = header.get("image", []), image(result)
+    if then and not is_same(then, now, str(result.state.q.loc.dtype)):  # type: ignore[attr-defined]
+        raise LoadError(
+            f"{str(file)!r} holds a flow of another version of flowjax, which this one maps "
+            "otherwise; install the version with which it was written"
+        )
     if target is None:
         return result
     return replace(result, target=_checked(target, result, c, file))

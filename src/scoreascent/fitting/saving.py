@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import ndtri
 
 from scoreascent import _npz
 from scoreascent._structs import check_count
@@ -50,6 +51,7 @@ def save(result: Any, path: str | PathLike[str], draws: int) -> None:
         "method": _method(result.method, packer),
         "update": _update(result, packer),
         "posterior": identity(result),
+        "image": image(result),
         "centring": packer.pack(_centring(result.target), "centring"),
         "kept": packer.pack(kept, "kept"),
     }
@@ -71,6 +73,14 @@ def replicate(run: Run) -> Replicate:
     if run.replications is None:
         return "nothing"
     return "data" if run.data_replicated else "seeds"
+
+
+def image(run: Run) -> list[str]:
+    """Return where a bent q maps fixed noise to: another flowjax may map it elsewhere."""
+    if not run.q.is_bent or run.replications is not None:
+        return []
+    noise = ndtri((np.arange(run.q.dim) + 0.5) / run.q.dim).astype(run.q.loc.dtype)  # type: ignore[attr-defined]
+    return [str(x) for x in np.asarray(run.q.transport(noise), np.float64)]
 
 
 def identity(run: Run) -> dict[str, Any]:
