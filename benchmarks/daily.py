@@ -43,11 +43,14 @@ def fitted(parameters: int) -> sa.Result:
 def jobs(result: sa.Result, folder: Path, draws: int) -> dict[str, Callable[[], object]]:
     """Return what is done, by name, in this order."""
     path = folder / "fit.npz"
+    rows = np.random.default_rng(0).normal(size=(100, result.target.dim)).astype(np.float32)
     return {
         "save": lambda: result.save(path, draws=draws),
         "load, with the target": lambda: sa.load(path, result.target),
         "load, without": lambda: sa.load(path),
         "draws of what was loaded": lambda: sa.load(path).sample(0, draws // 2),
+        "predict 100 rows": lambda: result.predict(0, lambda x: rows @ x["x"], n=draws),
+        "to ArviZ, its import included": lambda: result.to_arviz(n=draws),
         "print": lambda: str(result),
         "to HTML, for a notebook": lambda: result._repr_html_(),
         "report": lambda: result.report(folder / "fit.html"),

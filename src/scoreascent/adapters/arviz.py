@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,12 @@ from scoreascent._batches import log_probs
 from scoreascent._extras import require
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
-from scoreascent.diagnostics.draws import late_states
+from scoreascent.diagnostics.draws import late_states, points
 from scoreascent.diagnostics.measure import MAX_ROWS, chain_states
 from scoreascent.diagnostics.psis import psis
-from scoreascent.diagnostics.weights import log_weights, resample
-from scoreascent.model import Model
-from scoreascent.run import Run, check_single, rests_on_chains
+from scoreascent.diagnostics.weights import log_weights
+from scoreascent.run import Run, check_single
+from scoreascent.target import Target
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -36,9 +35,9 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
     keys = jax.random.split(as_key(key), 3)
     states = _chains(run, keys[2])
     z = _posterior(run, keys[0], CHAINS * -(-n // CHAINS), draws, states)
-    over_draws = lambda f: jax.jit(jax.vmap(jax.vmap(f)))  # noqa: E731
+    shown, terms, moved = _shown(run.target, z, states)
     groups: dict[str, dict[str, Any]] = {
-        "posterior": _numpy(over_draws(run.target.named)(z)),
+        "posterior": _numpy(shown),
         "sample_stats": _stats(run, z, weigh=draws == "q"),
     }
     model, data = run.target.model, run.target.data
@@ -49,13 +48,11 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
         coords = dict(model.coords)
         if observed := _numpy(model.observed(data)):
             groups["observed_data"] = observed
-            terms = _numpy(over_draws(lambda z: model.log_likelihood(z, data))(z))
-            groups |= {"log_likelihood": terms} if terms else {}
-            predicted = _predicted(model, data, keys[1], z)
-            if predicted is not None:
-                groups["posterior_predictive"] = predicted
+            groups |= {"log_likelihood": _numpy(terms)} if terms else {}
+            predicted = _predicted(run.target, jax.random.split(keys[1], z.shape[:2]), z)
+            groups |= {} if predicted is None else {"posterior_predictive": predicted}
     if states is not None:
-        groups["chains"] = _numpy(over_draws(run.target.named)(states))
+        groups["chains"] = _numpy(moved)
     attrs = {
         k: v if isinstance(v, int | float | str) else str(v) for k, v in run.provenance.items()
     }
@@ -65,9 +62,9 @@ def to_arviz(run: Run, key: PRNGKeyArray | int = 0, n: int = 1000, draws: str = 
 def _chains(run: Run, key: PRNGKeyArray) -> Any:
     """Return states (chains, draws, d) of the chains; None if there are none.
 
-    Where a fit rests on its chains these are the late states that it shows, or some of them.
+    Where a fit has kept late states these are some of them; else the chains go on from its end.
     """
-    late = late_states(run) if rests_on_chains(run) else None
+    late = late_states(run)
     if late is None:
         moved = chain_states(run, key)
         return None if moved is None else moved[0]
@@ -76,18 +73,15 @@ def _chains(run: Run, key: PRNGKeyArray) -> Any:
 
 def _posterior(run: Run, key: PRNGKeyArray, n: int, draws: str, states: Any) -> Any:
     """Unconstrained draws of shape (chains, draws, d)."""
-    if draws == "q":
-        return run.q.sample(key, (CHAINS, n // CHAINS))
-    if draws == "resampled":
-        z = resample(run, key, n, 10 * n)
-    elif draws == "chains" and states is not None:
+    if draws == "chains" and states is not None and late_states(run) is None:
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         flat = states.reshape(-1, states.shape[-1])
-        z = jnp.asarray(flat)[jax.random.choice(key, len(flat), (n,), replace=len(flat) < n)]
-    elif draws == "chains":
+        z: Any = rng.choice(flat, n, replace=len(flat) < n)
+    elif draws == "chains" and states is None:
         raise ValueError(f"draws='chains': {run.method!r} has no chains; take 'resampled'")
     else:
-        raise ValueError(f"draws must be 'q', 'resampled' or 'chains', got {draws!r}")
-    return z.reshape(CHAINS, n // CHAINS, -1)
+        z = points(run, key, n, draws)
+    return jnp.asarray(z).reshape(CHAINS, n // CHAINS, -1)
 
 
 def _stats(run: Run, z: Any, weigh: bool) -> dict[str, Any]:
@@ -112,13 +106,30 @@ def _stats(run: Run, z: Any, weigh: bool) -> dict[str, Any]:
     return stats
 
 
-def _predicted(model: Model, data: Any, key: Any, z: Any) -> dict[str, Any] | None:
-    keys = jax.random.split(key, z.shape[:2])
+@jax.jit
+def _shown(target: Target, z: Any, states: Any) -> tuple[Any, Any, Any]:
+    """Return named draws, the log densities of observations there, and named states."""
+    named, model = _over(target.named), target.model
+    terms: Any = {} if model is None else _over(lambda z: model.log_likelihood(z, target.data))(z)
+    return named(z), terms, None if states is None else named(states)
+
+
+def _predicted(target: Target, keys: Any, z: Any) -> dict[str, Any] | None:
+    """Return new data at draws; None of an adapter that cannot draw inside compiled code."""
     try:
-        predict: Callable[..., Any] = functools.partial(model.predict, data=data)
-        return _numpy(jax.jit(jax.vmap(jax.vmap(predict)))(keys, z))
-    except NotImplementedError:  # an adapter that cannot draw inside compiled code
+        return _numpy(_new_data(target, keys, z))
+    except NotImplementedError:
         return None
+
+
+@jax.jit
+def _new_data(target: Target, keys: Any, z: Any) -> Any:
+    model: Any = target.model
+    return _over(lambda key, z: model.predict(key, z, target.data))(keys, z)
+
+
+def _over(f: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.vmap(jax.vmap(f))
 
 
 def _numpy(tree: Any) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class Result(Run):
         """Return ArviZ's container of the installed version: `InferenceData` or `DataTree`.
 
         Groups: `posterior` (n draws, as four chains of independent draws), `chains` (up to 400
-        states of each of the chains: at the fitted q, or late ones if the fit rests on these),
+        states of each of the chains: late ones if the fit has kept them, else at the fitted q),
         `sample_stats` (log densities, smoothed importance weights, k̂, acceptance) and, for targets
         made of a model, `observed_data`, `posterior_predictive` and `log_likelihood`. Its
         attributes say how the fit was made.
