@@ -527,6 +527,11 @@ def test_the_summary_counts_what_it_says():
     assert "| nuts | 3/3 | 2/2 | 0/0 |  |  |  |  |  |" in text
 
 
+def test_irregular_models_alone_have_a_summary():
+    table = pd.concat([row("funnel", name) for name in ("scoreascent", "nuts")])
+    assert show.summarise(table)["right_irregular"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("differs", "kept"),
     [

@@ -142,7 +142,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
         regular = part[part["group"] != "irregular"]
         good = regular["good"] == regular["seeds"]
         false = (part["good"] > 0) & ~part["right"]
-        fast = regular["right"] & (regular["cold"] < regular["model"].map(nuts))
+        fast = regular["right"] & (regular["cold"] < regular["model"].map(nuts).astype(float))
         row: dict[str, Any] = {"method": method}
         for group in GROUPS:
             chosen = part[part["group"] == group]
