@@ -170,6 +170,16 @@ def test_new_data(run):
 
 
 @pytest.mark.slow
+def test_from_a_table(run, tmp_path):
+    result, out = run("from_a_table", nuts=None, folder=tmp_path)
+    assert result.diagnosis.verdict == GOOD
+    slope = np.asarray(result.sample(0, 1000)["slope"])
+    assert abs(slope.mean() - 0.77) < 0.05
+    assert "fit.npz labels.csv report.html summary.csv" in out
+    assert "from_a_table.py:yields" in out
+
+
+@pytest.mark.slow
 def test_hand_over(run):
     (result, handed, alone, gradients, again), out = run(
         "hand_over", nuts=None, draws=100, warmup=400
@@ -211,4 +221,4 @@ def test_every_example_is_listed_and_tested():
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 11
+    assert len(SCRIPTS) == 12
