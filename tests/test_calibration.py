@@ -270,7 +270,7 @@ def test_a_pymc_model_is_calibrated(held):
     found = sa.calibrate(pymc_line(held=held), **settings)
     assert found.names == ("a", "b", "end", "log likelihood")
     assert found.calibrated
-    wrong = sa.calibrate(pymc_line(held=held), simulator=pymc_line(width=2.0), **settings)
+    wrong = sa.calibrate(pymc_line(held=held), simulator=pymc_line(width=4.0), **settings)
     assert {"a", "end"} & {wrong.names[i] for i in wrong.wrong}
 
 

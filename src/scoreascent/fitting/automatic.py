@@ -56,6 +56,7 @@ from scoreascent.diagnostics.rules import (
     GOOD,
     LONGER,
     MAX_GROWTH,
+    MAX_INVALID,
     NO_MOMENTS,
     STUCK,
     UNSEEN,
@@ -327,6 +328,8 @@ def _bends(
     if diagnosis.verdict not in (STUCK, UNSEEN, LONGER, WEIGH) or elsewhere:
         return False
     if diagnosis.verdict == LONGER and diagnosis.status == "converged":
+        return False
+    if diagnosis.invalid > MAX_INVALID:  # a flow would learn where not to ask
         return False
     if result.states is None:
         return False
