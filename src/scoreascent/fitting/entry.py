@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import optax
@@ -16,7 +16,7 @@ from scoreascent._progress import listening
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
-from scoreascent.fitting.result import Result
+from scoreascent.fitting.many import fit_list
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
 from scoreascent.methods import Method
@@ -51,7 +51,7 @@ def fit(
     callback: Callable[[State, Trace], object] | None = None,
     callback_every: int = 1000,
     throw: bool = True,
-) -> Result:
+) -> Any:
     """Fit q to a posterior.
 
     `fit(target)` chooses start, family, kernel and the rest for itself, stops when it has
@@ -59,8 +59,10 @@ def fit(
     overrules it. With a method, nothing is chosen: the other defaults are those below.
 
     Args:
-        target: the posterior, or a list of posteriors that differ only in their data, which are
-            then fitted side by side as replications.
+        target: the posterior, or a list of posteriors that differ only in their data: with a
+            method they are fitted side by side as replications, without one each has its own stop,
+            decisions and verdict, and a table of them comes back, `Fits`. Of the other arguments
+            key, tolerance and progress are then meant.
         method: such as `pmcsa(10)`, `jsa`, `msc`, `msc_rb` or `elbo`; or "auto".
         q0: the family and where it starts, or a function of a key that gives it (each replication
             then gets its own), or a `Start` such as `laplace(target)` gives, from whose points the
@@ -109,6 +111,14 @@ def fit(
     True
     """
     use_cache_if_asked()
+    if isinstance(target, list | tuple) and method in (None, "auto") and replications is None:
+        asked = {
+            "q0": q0, "start": start, "optimizer": optimizer, "steps": steps, "stop": stop,
+            "average": average or None, "family": None if family == "auto" else family,
+            "chains": chains, "batch": batch, "checkpoint": checkpoint, "state": state,
+            "callback": callback,
+        }  # fmt: skip
+        return fit_list(target, key, tolerance, progress, asked)
     given = check(
         target=target,
         method=method,
