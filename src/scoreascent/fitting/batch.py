@@ -5,8 +5,8 @@
 2. q: the Student-t with the moments of its draws by importance weights, twice over. It stands
    still.
 3. Chains: 64 of independent proposals from q, that begin at draws by weights; 128 steps, of
-   which the first quarter is left out. Then twice as many, up to sixteen times, for those fits alone whose
-   means and sds are not known well enough.
+   which the first quarter is left out. Then twice as many, up to sixteen times, for those fits
+   alone whose means and sds are not known well enough.
 4. Verdict: what `diagnose` measures and the rules that judge it, and the challenge before *good*.
 
 A fit that this does not bring to *good* is left to `fit(target)`, which has gradient moves,
