@@ -1,12 +1,13 @@
 """Many fits at once: how long each takes, and how many wrong ones are called good.
 
 `python -m benchmarks.many [--fits 10000] [--sample 100] [--shapes logistic poisson …]`
-fits many simulated posteriors of a shape by `sa.fit([…])`, twice (compilation included, and not). For
-the first `sample` of them it runs `sa.fit` one by one and NumPyro's NUTS (four chains of 500 + 500
-side by side, compiled once), and holds the numbers of the fits against means and sds that are known
-well: a fit called good is wrong if a mean is off by more than 0.1 posterior sds or an sd by more than
-10 %, beyond three standard errors of the reference. The reference is importance sampling by a wide
-Student-t where its weights are good, which the table says, and long NUTS where they are not.
+fits many simulated posteriors of a shape by `sa.fit([…])`; few of them twice, for the time without
+compilation. Beside that stands a loop over `sa.fit` and one over NumPyro's NUTS (four chains of
+500 + 500 side by side, compiled once) for the first `beside` of them. The numbers of the first
+`sample` fits, and of half as many that were fitted by themselves, are held against means and sds
+that are known well: a fit is wrong if a mean is off by more than 0.1 posterior sds or an sd by more
+than 10 %, beyond three standard errors of the reference. That is importance sampling by a wide
+Student-t where its weights are good, and long NUTS where they are not.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def robust_data(rng: Any) -> Any:
 
 
 def schools(z: Any, data: Any) -> Any:
-    """Six groups about a mean, centred, with the log of their spread: a funnel where data say little."""
+    """Six groups about a mean and the log of their spread: a funnel where data say little."""
     y, error = data
     mu, log_tau, theta = z[0], z[1], z[2:]
     prior = -0.5 * mu**2 / 25 - 0.5 * (log_tau / 1.5) ** 2
@@ -177,7 +178,7 @@ def reference(one: sa.Target, result: sa.Result, key: int) -> Known:
 
 
 def is_wrong(result: sa.Result, known: Known) -> bool:
-    """Tell whether a mean or an sd is off by more than the tolerance, beyond the reference's noise."""
+    """Tell whether a mean or an sd is off by more than the tolerance, beyond what is noise."""
     rows = result.summary()
     mean, sd = (np.array([row[k] for row in rows]) for k in ("mean", "sd"))
     limit = result.tolerance + NOISES * known.error

@@ -526,7 +526,7 @@ def _verdicts(
         target=taken(target, at),
         q=q,
         states=np.stack([batch.points[int(i)] for i in at]),
-        acceptance=rows[:, rows.shape[1] // 4 :, 1],
+        acceptance=rows[:, rows.shape[1] // 2 :, 1],
         log_p=chains.log_p[padded],
         first_sd=np.sqrt(np.sum(batch.start_tril[at] ** 2, 2)),
         error=error[padded],
