@@ -29,7 +29,6 @@ from numpyro.infer import MCMC, NUTS
 from rich.console import Console
 
 import scoreascent as sa
-from scoreascent._batches import log_probs
 from scoreascent._nuts import nuts_sampler
 from scoreascent.diagnostics.chains import ess_bulk
 from scoreascent.diagnostics.rules import GOOD
@@ -158,7 +157,7 @@ def reference(one: sa.Target, result: sa.Result, key: int) -> Known:
         z = (mean + x @ tril.T).astype(np.float32)
         x = np.linalg.solve(tril, (z - mean).T).T
         log_q = -0.5 * (FREEDOM + one.dim) * np.log1p(np.sum(x**2, 1) / FREEDOM)
-        log_w = log_probs(one, z) - log_q
+        log_w = np.asarray(_densities(one, z), np.float64) - log_q
         w = np.exp(log_w - np.nanmax(log_w))
         w = np.nan_to_num(w) / np.nansum(w)
         if 1 / np.sum(w**2) > MIN_EFFECTIVE and np.max(w) < 1e-3:
@@ -175,6 +174,11 @@ def reference(one: sa.Target, result: sa.Result, key: int) -> Known:
     z = np.asarray(sampler.get_samples(group_by_chain=True), np.float64)
     error = 1 / np.sqrt(np.maximum(ess_bulk(z), 1.0))
     return Known(z.mean((0, 1)), z.std((0, 1)), error, "NUTS")
+
+
+@jax.jit
+def _densities(one: sa.Target, z: Any) -> Any:
+    return jax.lax.map(one.log_prob, z, batch_size=4000)
 
 
 def is_wrong(result: sa.Result, known: Known) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import optax
@@ -16,7 +16,8 @@ from scoreascent._progress import listening
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
-from scoreascent.fitting.many import fit_list
+from scoreascent.fitting.many import Fits, fit_list
+from scoreascent.fitting.result import Result
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
 from scoreascent.methods import Method
@@ -26,6 +27,46 @@ from scoreascent.update import Update
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
+
+
+class Options(TypedDict, total=False):
+    """What `fit` takes beside a target and a method."""
+
+    q0: Family | Start | Callable[[PRNGKeyArray], Family] | None
+    start: Start | None
+    optimizer: optax.GradientTransformation | Update | None
+    steps: int | None
+    key: PRNGKeyArray | int
+    average: bool | float
+    stop: Converged | None
+    tolerance: float
+    family: FamilyName
+    chains: int | None
+    batch: int | None
+    replications: int | None
+    progress: bool
+    checkpoint: str | PathLike[str] | None
+    checkpoint_every: float
+    state: State | None
+    callback: Callable[[State, Trace], object] | None
+    callback_every: int
+    throw: bool
+
+
+@overload
+def fit(
+    target: Target, method: Method | Literal["auto"] = "auto", **options: Unpack[Options]
+) -> Result: ...
+
+
+@overload
+def fit(target: Sequence[Target], method: Method, **options: Unpack[Options]) -> Result: ...
+
+
+@overload
+def fit(
+    target: Sequence[Target], method: Literal["auto"] = "auto", **options: Unpack[Options]
+) -> Fits: ...
 
 
 def fit(

@@ -289,17 +289,16 @@ def _first(targets: list[Any]) -> str:
 
 def _here(job: Job, progress: bool) -> list[range]:
     """Compute what is missing in this process; return the numbers of every block."""
-    ranges, done = [], 0
+    ranges = []
     count = job.source.count
     with catch_interrupt() as interrupt, Bar(progress, count or 1, 0, "fits") as bar:
+        shown = Shown(bar, count, lambda: interrupt.asked)
         for numbers, targets in job.source.blocks(job.size):
             ranges.append(numbers)
-            total = count or numbers.stop
-            if not interrupt.asked and not job.is_done(numbers):
-                shown = Shown(bar, total, done, lambda: interrupt.asked)
+            if not shown.stopped and not job.is_done(numbers):
                 job.compute(numbers, targets, shown)
-            done = numbers.stop
-            bar.update(done, np.nan, np.nan, Aim(total, " "))
+            if not shown.stopped:
+                shown.say(numbers.stop, numbers.stop)
     return ranges
 
 
@@ -308,7 +307,7 @@ def compute_alone(job: Job, numbers: range, dtype: str) -> int:
     if str(default_dtype()) != dtype:
         jax.config.update("jax_enable_x64", dtype == "float64")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # workers share a GPU
-    job.compute(numbers, [], Shown(None, len(numbers), 0, lambda: False))
+    job.compute(numbers, [], Shown(None, None, lambda: False))
     return len(numbers)
 
 

@@ -240,33 +240,38 @@ def fit_list(
     parts: list[Part] = []
     size = block_size(targets[0])
     with catch_interrupt() as interrupt, Bar(progress, len(targets), 0, "fits") as bar:
+        shown = Shown(bar, len(targets), lambda: interrupt.asked)
         for begin in range(0, len(targets), size):
             numbers = range(begin, min(begin + size, len(targets)))
             chosen = targets[begin : numbers.stop]
-            shown = Shown(bar, len(targets), begin, lambda: interrupt.asked)
             parts.append(fit_part(chosen, numbers, key, tolerance, True, shown))
     return Fits(parts, tolerance)
 
 
 class Shown:
-    """What a bar shows of parts, and whether Ctrl-C was pressed."""
+    """What a bar shows of all parts, and whether Ctrl-C was pressed."""
 
-    def __init__(self, bar: Bar | None, total: int, done: int, asked: Callable[[], bool]) -> None:
-        self._bar, self._total, self._done, self._asked = bar, total, done, asked
+    def __init__(self, bar: Bar | None, total: int | None, asked: Callable[[], bool]) -> None:
+        self._bar, self._total, self._asked = bar, total, asked
+        self.stopped = False
 
     def look(self) -> None:
-        """Raise `Stopped` if Ctrl-C was pressed."""
-        if self._asked():
+        """Raise `Stopped` if Ctrl-C was pressed, now or before."""
+        self.stopped = self.stopped or self._asked()
+        if self.stopped:
             raise Stopped
 
     def update(self, part: Part) -> None:
         """Show how far the part at hand is."""
-        if self._bar is None:
-            return
         found = [part.diagnosis(i) for i in range(len(part.numbers))]
-        done = self._done + sum(d is not None for d in found) + len(part.failures)
-        says = f"{len(part.others)} of these {len(found)} one by one" if part.others else " "
-        self._bar.update(done, np.nan, np.nan, Aim(self._total, says))
+        done = sum(d is not None for d in found) + len(part.failures)
+        says = f"{len(part.others)} of {len(found)} one by one" if part.others else " "
+        self.say(part.numbers.start + done, part.numbers.stop, says)
+
+    def say(self, done: int, known: int, says: str = " ") -> None:
+        """Show how many fits are done, of `known` at least."""
+        if self._bar is not None:
+            self._bar.update(done, np.nan, np.nan, Aim(self._total or known, says))
 
 
 def check_one(target: Target, key: Any, tolerance: Any) -> float:
@@ -370,6 +375,7 @@ def fit_part(
             else:
                 part.failures[i] = f"not finished: {why}"
     except Stopped:
+        shown.stopped = True
         for i in range(len(targets)):
             if part.diagnosis(i) is None:
                 part.failures.setdefault(i, INTERRUPTED)
