@@ -22,7 +22,8 @@ from scoreascent.diagnostics.rules import GOOD, judge
 from scoreascent.fitting import many
 from tests.helpers import same_bits
 
-HALF, BROKEN = 3, 5  # the fits whose posteriors have two modes, and data that are NaN
+# the fits whose posteriors have a second mode of no weight, two modes, and data that are NaN
+LIGHT, HALF, BROKEN = 2, 3, 5
 COUNT = 8  # as many as the smallest program has
 
 
@@ -41,7 +42,8 @@ def moments(i: int) -> tuple[Any, Any]:
 def make(i: int) -> sa.Target:
     centre, scale = moments(i)
     data = {"centre": np.float32(centre), "scale": np.float32(scale)}
-    return sa.Target(log_density, dim=2, data={**data, "other": np.float32(1e-30)})
+    other = 1e-12 if i == LIGHT else 0.0
+    return sa.Target(log_density, dim=2, data={**data, "other": np.float32(other)})
 
 
 def irregular(i: int) -> sa.Target:
@@ -76,6 +78,7 @@ def scores(rows: list[dict[str, Any]]) -> Any:
 def test_posteriors_that_are_known(fits: sa.Fits) -> None:
     assert fits.verdicts == (GOOD,) * COUNT
     assert not fits.failures
+    assert not any("fitted by itself" in fits[i].decisions[0] for i in range(COUNT))
     rows = fits.summary()
     assert len(rows) == 2 * COUNT
     assert np.max(np.abs(scores(rows))) < 5
@@ -285,9 +288,9 @@ def test_what_is_left_over_may_stay_so(tmp_path: Path) -> None:
     targets = [irregular(i) for i in range(COUNT)]
     stream = iter(targets)
     found = sa.fit_many(stream, tmp_path / "o", key=3, finish=False, block=COUNT, progress=False)
-    assert sorted(found.failures) == [HALF, BROKEN]
-    assert found.failures[HALF].startswith("not finished: ")
-    assert sum(v == GOOD for v in found.verdicts) == COUNT - 2
+    assert found.failures[BROKEN].startswith("not finished: ")
+    assert set(found.failures) <= {HALF, BROKEN}  # of one mode there may be a result, not good
+    assert [i for i, v in enumerate(found.verdicts) if v != GOOD] == [HALF, BROKEN]
     with pytest.raises(ValueError, match="needs its target: give fit_many a sequence"):
         found[0]
 

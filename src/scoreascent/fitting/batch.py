@@ -1,7 +1,7 @@
 """Many fits of one shape as a few compiled programs: searches, a Gaussian, chains, a verdict each.
 
 1. Start: eight searches of every fit from where `laplace` begins them. Those of one fit must end in
-   one place; there is the Gaussian with the curvature of log p.
+   one place, or in others that do not matter beside it; there is the Gaussian with the curvature of log p.
 2. q: the Student-t with the moments of its draws by importance weights, twice over. It stands
    still.
 3. Chains: 64 of independent proposals from q, that begin at draws by weights; 128 steps, of
@@ -37,6 +37,7 @@ from scoreascent.diagnostics.rules import GOOD, LONGER, judge
 from scoreascent.diagnostics.verdict import Diagnosis, concluded
 from scoreascent.families import FullRankStudentT
 from scoreascent.families.fullrank import raw_of
+from scoreascent.fitting.starts import matters
 from scoreascent.kernels import IMH
 from scoreascent.kernels.base import metropolis_probability
 from scoreascent.methods import pmcsa
@@ -46,7 +47,9 @@ from scoreascent.searches import (
     FAR_OUT,
     MIN_FALL,
     MODEL_EVERY,
+    Cost,
     blank_home,
+    gaussians,
     root_of_inverse,
 )
 from scoreascent.target import Target
@@ -72,7 +75,7 @@ ARRAYS = (
 )  # fmt: skip
 NOWHERE, SEVERAL, FLAT, FAR_OFF, UNKNOWN = (
     "searches found no place where log_density is finite",
-    "searches did not end in one place",
+    "searches ended in several places",
     "log_density hardly falls far out",
     "draws of q are worth too little for proposals alone",
     "means and sds were not known well enough in time",
@@ -239,15 +242,30 @@ def _search(target: Target, keys: Any, batch: Batch, look: Callable[[], None]) -
             continue
         root = root_of_inverse(-curvature[i].astype(np.float64))
         root = batch.start_tril[i] = root * np.sign(np.diagonal(root))
-        known = np.isfinite(heights[i])
-        away = np.linalg.solve(root, (ends[i, known] - best[i]).T)
-        if not np.max(np.sum(away**2, 0)) <= SAME_PLACE**2:
-            batch.left.setdefault(i, SEVERAL)
+        if i not in batch.left and _several(target, i, ends[i], best[i], root, keys[i], batch):
+            batch.left[i] = SEVERAL
     batch.start = best
     sd = np.sqrt(np.sum(batch.start_tril**2, 2))
     falls = np.asarray(_falls(target, *(np.asarray(x, default_dtype()) for x in (best, sd))))
     for i in np.flatnonzero(falls < MIN_FALL):
         batch.left.setdefault(int(i), FLAT)
+
+
+def _several(
+    target: Target, i: int, ends: Any, best: Any, root: Any, key: Any, batch: Batch
+) -> bool:
+    """Tell whether searches of a fit ended in places apart, of which another one matters."""
+    apart = lambda z, w: np.sum(np.linalg.solve(root, z - w) ** 2) > SAME_PLACE**2  # noqa: E731
+    places = [best]
+    for z in ends[np.all(np.isfinite(ends), 1)]:
+        if all(apart(z, w) for w in places):
+            places.append(z)
+    if len(places) == 1:
+        return False
+    cost, rng = Cost(), np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    found = gaussians(jax.tree.map(lambda x: x[i], target), places, rng, cost)
+    batch.cost[i] += (cost.densities, cost.gradients)
+    return any(matters(g, found[0]) for g in found[1:])
 
 
 @jax.jit
