@@ -1,7 +1,8 @@
 """Many fits of one shape as a few compiled programs: searches, a Gaussian, chains, a verdict each.
 
 1. Start: eight searches of every fit from where `laplace` begins them. Those of one fit must end in
-   one place, or in others that do not matter beside it; there is the Gaussian with the curvature of log p.
+   one place, or in others that do not matter beside it; there is the Gaussian with the curvature of
+   log p.
 2. q: the Student-t with the moments of its draws by importance weights, twice over. It stands
    still.
 3. Chains: 64 of independent proposals from q, that begin at draws by weights; 128 steps, of
