@@ -38,7 +38,7 @@ RESULT = Path(__file__).parents[1] / "docs" / "results" / "many.csv"
 DRAWS, FREEDOM, WIDER = 100_000, 5, 1.2  # of the reference by importance weights
 MIN_EFFECTIVE = 20_000
 NOISES = 3.0
-LONG = {"warmup": 1000, "draws": 5000, "chains": 8}
+WARMUP, LONG, CHAINS = 1000, 5000, 8  # of the reference by NUTS
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -167,10 +167,8 @@ def reference(one: sa.Target, result: sa.Result, key: int) -> Known:
             error = np.sqrt(w**2 @ (away / sd) ** 2)
             of_sd = np.sqrt(w**2 @ ((away / sd) ** 2 - 1) ** 2) / 2
             return Known(m, sd, np.maximum(error, of_sd), "importance weights")
-    sampler = nuts_sampler(one, **LONG)
-    sampler.run(
-        jax.random.key(key), init_params=jnp.asarray(result.sample(key, LONG["chains"])["z"])
-    )
+    sampler = nuts_sampler(one, warmup=WARMUP, draws=LONG, chains=CHAINS)
+    sampler.run(jax.random.key(key), init_params=jnp.asarray(result.sample(key, CHAINS)["z"]))
     z = np.asarray(sampler.get_samples(group_by_chain=True), np.float64)
     error = 1 / np.sqrt(np.maximum(ess_bulk(z), 1.0))
     return Known(z.mean((0, 1)), z.std((0, 1)), error, "NUTS")

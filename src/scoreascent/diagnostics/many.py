@@ -67,11 +67,6 @@ class Ended(NamedTuple):
     error: Any  # (fits,), of the number known worst, in posterior sds
     tolerance: float
 
-    @property
-    def count(self) -> int:
-        """How many fits there are."""
-        return len(self.states)
-
 
 class Looks(NamedTuple):
     """Log densities that tell what the chains cannot, of all fits."""
@@ -93,7 +88,7 @@ def measure_many(
 
     So `some` points of each fit are looked at at a time.
     """
-    flat = ended.states.reshape(ended.count, -1, ended.states.shape[-1])
+    flat = ended.states.reshape(len(ended.states), -1, ended.states.shape[-1])
     looks = Looks(*map(np.asarray, _look(ended.target, ended.q, keys, flat, some)))
     numbers = rows_of(ended.target, ended.states, ended.tolerance, count)
     chains = _look_at_chains(ended, count)

@@ -248,8 +248,8 @@ def _search(target: Target, keys: Any, batch: Batch, look: Callable[[], None]) -
     batch.start = best
     sd = np.sqrt(np.sum(batch.start_tril**2, 2))
     falls = np.asarray(_falls(target, *(np.asarray(x, default_dtype()) for x in (best, sd))))
-    for i in np.flatnonzero(falls < MIN_FALL):
-        batch.left.setdefault(int(i), FLAT)
+    for at in np.flatnonzero(falls < MIN_FALL):
+        batch.left.setdefault(int(at), FLAT)
 
 
 def _several(
@@ -272,7 +272,7 @@ def _several(
 @jax.jit
 def _own_draws(target: Target, keys: Any) -> Any:
     def one(target: Target, key: Any) -> Any:
-        return jnp.stack([target.initial(k) for k in _own_keys(key)])
+        return jnp.stack([jnp.asarray(target.initial(k)) for k in _own_keys(key)])
 
     return over_fits(one, target, keys)
 
@@ -301,7 +301,7 @@ def _first_places(target: Target, keys: Any, own: Any) -> tuple[Any, Any]:
             log_p, slope = jax.value_and_grad(target.log_prob)(z)
             return jnp.isfinite(log_p) & jnp.all(jnp.isfinite(slope))
 
-        boxes = jnp.resize(jnp.asarray(BOX_SIZES, default_dtype()), SEARCHES)
+        boxes = jnp.resize(jnp.asarray(BOX_SIZES, default_dtype()), (SEARCHES,))
         nearer = 0.5 ** jnp.arange(TRIES, dtype=boxes.dtype)
         shape = (SEARCHES, TRIES, target.dim)
         z = jax.random.uniform(key, shape, boxes.dtype, -1.0, 1.0)
@@ -521,7 +521,8 @@ def _compacted(chains: Chains, go_on: Any) -> Chains:
     """Return the chains of some fits alone."""
     kept = bucket(go_on, len(chains.z))
     points, rows = ([x[go_on] for x in parts] for parts in (chains.points, chains.rows))
-    return Chains(chains.at[go_on], *taken(tuple(chains[1:5]), kept), points, rows)
+    q, key, z, log_p = taken((chains.q, chains.key, chains.z, chains.log_p), kept)
+    return Chains(chains.at[go_on], q, key, z, log_p, points, rows)
 
 
 def _verdicts(

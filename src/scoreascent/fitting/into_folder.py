@@ -115,6 +115,7 @@ def fit_many(
     if backend == "local":
         ranges = _here(job, progress)
     else:
+        assert isinstance(source, Indexed)
         ranges = source.ranges(size)
         _on_cluster(
             job, [r for r in ranges if not job.is_done(r)], backend, address, jobs, progress

@@ -423,12 +423,14 @@ def made_of(batch: Batch, i: int, target: Target, key: PRNGKeyArray, tolerance: 
             (batch.start[i], batch.start_tril[i]),
         )
     )
-    z, log_p = (np.asarray(x) for x in batch.eta[i])
+    z, log_p = batch.eta[i]
     n, steps = len(z), int(batch.steps[i])
+    done: Any = np.int32(steps)
     loss, acceptance, invalid = np.asarray(batch.rows[i]).T
     nothing = np.zeros(steps, np.int32)
     trace = Trace(loss, acceptance, np.zeros_like(loss), invalid.astype(np.int32), nothing)
-    eta = Particles(z, log_p, np.full(n, 1 / n, z.dtype))
+    weight: Any = np.full(n, 1 / n, z.dtype)
+    eta = Particles(z, log_p, weight)
     heights = tuple(float(x) for x in batch.heights[i] if np.isfinite(x))
     start = Start(q0, z, heights, len(heights), True, (0, 0), before=begun)
     seen = batch.seen.get(i)
@@ -438,7 +440,7 @@ def made_of(batch: Batch, i: int, target: Target, key: PRNGKeyArray, tolerance: 
         stop += f": means and sds known to {seen.error:.2g} sds, R̂ {seen.rhat:.3g} over the chains"
     return Result(
         q=q,
-        state=State(np.int32(steps), key, q0, eta, (), None),
+        state=State(done, key, q0, eta, (), None),
         trace=trace,
         status="converged",
         target=target,
