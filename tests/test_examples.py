@@ -85,6 +85,14 @@ def test_eight_schools_in_numpyro(run):
 
 
 @pytest.mark.slow
+def test_many_fits(run):
+    fits, out = run("many_fits", shops=8)
+    assert set(fits.verdicts) == {GOOD}
+    assert "the largest effects:" in out
+    assert "it should be about 1" in out
+
+
+@pytest.mark.slow
 def test_eight_schools_in_pymc(run):
     pytest.importorskip("pymc")
     pytest.importorskip("arviz")
@@ -221,4 +229,4 @@ def test_every_example_is_listed_and_tested():
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 12
+    assert len(SCRIPTS) == 13

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import as_default, default_dtype
+from scoreascent._batches import over_fits
 from scoreascent.families import Family
 from scoreascent.target import Target
 
@@ -110,6 +111,51 @@ def climb(
                      bool(is_home[j]))
             )  # fmt: skip
     return paths, gradients
+
+
+def climb_many(
+    target: Target,
+    first: Any,
+    active: Any,
+    home: Home,
+    unit: Any,
+    most: int = MAX_ITERATIONS,
+    rows: int = 4,
+) -> tuple[list[list[Path]], Any]:
+    """Return the paths of searches from places (fits, n, d), and the gradients of every fit.
+
+    The targets differ in their data, which have the fits in front, as have the home, the unit and
+    `active`, which says what searches there are. All are one program; so many rows of each path
+    are kept.
+    """
+    zero = np.zeros((), default_dtype())
+    told = _climb_many(target, home, unit, first, active, np.int32(most), zero, rows)
+    z, log_p, is_home, count = (np.asarray(x) for x in told)
+    active = np.asarray(active)
+    paths: list[list[Path]] = []
+    for i in range(len(z)):
+        kept = ~np.isnan(log_p[i])
+        paths.append(
+            [
+                Path(
+                    z[i, kept[:, j], j].astype(np.float64),
+                    log_p[i, kept[:, j], j].astype(np.float64),
+                    bool(is_home[i, j]),
+                )
+                for j in np.flatnonzero(active[i])
+            ]
+        )
+    return paths, np.sum(count * active, 1)
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _climb_many(
+    target: Target, home: Home, unit: Any, origin: Any, active: Any, most: Any, rise: Any, rows: int
+) -> Any:
+    def search(*fit: Any) -> Any:
+        return _climb(*fit, most, rise, rows)
+
+    return over_fits(search, target, home, unit, origin, active)
 
 
 @functools.partial(jax.jit, static_argnames="rows")

@@ -31,6 +31,7 @@ START_RANK = 20  # of the low-rank family beyond `MAX_FULL_RANK` coordinates
 DRAWS = 32  # draws of each Gaussian, which weigh it and start chains
 MAX_AXES = 64  # along which one looks whether log p falls
 FAR_OUT = 1e6  # standard deviations
+MIN_FALL = 1.1 * float(np.log(FAR_OUT))  # of log p, so far out
 MAX_SHRINKS = 6  # how often a Gaussian which leaves the support is made narrower
 
 
@@ -89,7 +90,7 @@ def flat_direction(target: Target, mean: Any, sd: Any) -> str:
     with np.errstate(over="ignore", invalid="ignore"):
         log_p = log_probs(target, as_default(places))
         falls = log_p[0] - log_p[1:]
-    low = np.flatnonzero(falls < 1.1 * np.log(FAR_OUT))
+    low = np.flatnonzero(falls < MIN_FALL)
     if not low.size:
         return ""
     axis = int(np.repeat(at, 2)[low[0]])
@@ -239,8 +240,13 @@ def _scale(target: Target, z: Any, rng: np.random.Generator, cost: Cost) -> Vect
         return 1 / np.sqrt(positive(curvature))
     cost.gradients += 2 * dim
     precision = -np.asarray(_hessian(target, z), np.float64)
+    return root_of_inverse(precision)
+
+
+def root_of_inverse(precision: Vector) -> Vector:
+    """Return the triangle L with L Lᵀ the inverse of a precision, negative curvature by size."""
     if not np.all(np.isfinite(precision)):
-        return np.eye(dim)
+        return np.eye(len(precision))
     unit = 1 / np.sqrt(positive(np.abs(np.diagonal(precision))))
     values, vectors = np.linalg.eigh(unit[:, None] * precision * unit)
     values = np.where(np.abs(values) < 1e-7, 1.0, np.maximum(np.abs(values), 1e-6))

@@ -299,7 +299,14 @@ def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
     shapes = [[jnp.shape(x) for x in jax.tree.leaves(t)] for t in targets]
     if any(s != shapes[0] for s in shapes):
         raise ValueError("targets must have data of one shape; pad them, or fit them one by one")
-    return jax.tree.map(lambda *xs: jnp.stack([jnp.asarray(x) for x in xs]), *targets)
+    return jax.tree.map(_stacked, *targets)
+
+
+def _stacked(*leaves: Any) -> Any:
+    """Stack arrays, on the host where they are there: nothing is compiled for their number."""
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        return jnp.stack([jnp.asarray(x) for x in leaves])
+    return jnp.asarray(np.stack([np.asarray(x) for x in leaves]))
 
 
 def _is_param(x: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from scoreascent._arrays import as_default
 from scoreascent._batches import log_probs
-from scoreascent.climbs import Home, climb
+from scoreascent.climbs import Home, Path, climb
 from scoreascent.diagnostics.tempered import anneal
 from scoreascent.diagnostics.weights import sample
 from scoreascent.run import Run
@@ -55,9 +55,22 @@ class Known(NamedTuple):
 
     def is_new(self, log_p: Any, log_q: Any, margin: float = 0.0) -> Any:
         """Tell where the fit has not been: further out, by a margin in sds, or far above q."""
-        reach = np.sqrt(2 * max(0.0, self.centre - self.least)) + margin
-        above = log_p - log_q - self.log_evidence > self.log_w_star + MAX_ABOVE
-        return (log_q < self.centre - 0.5 * reach**2) | above
+        return is_beyond(log_p, log_q, self.centre, self.reach + margin, self.above)
+
+    @property
+    def reach(self) -> float:
+        """How far out the chains have been, in sds."""
+        return float(np.sqrt(2 * max(0.0, self.centre - self.least)))
+
+    @property
+    def above(self) -> float:
+        """The log of an unnormalised weight π/q that is far larger than any that was seen."""
+        return self.log_evidence + self.log_w_star + MAX_ABOVE
+
+
+def is_beyond(log_p: Any, log_q: Any, centre: Any, reach: Any, above: Any) -> Any:
+    """Tell which places lie further out in q than `reach` sds, or have weights beyond `above`."""
+    return (log_q < centre - 0.5 * reach**2) | (log_p - log_q > above)
 
 
 def challenge(
@@ -76,17 +89,24 @@ def challenge(
     mean, unit = np.asarray(run.q.mean, np.float64), _unit(run, key)
     centre = float(log_probs(run.q, np.asarray(run.q.top())[None])[0])
     known = Known(centre, least_log_q, log_evidence, log_w_star)
-    home = Home(run.q, min(least_log_q, centre), log_evidence + log_w_star + MAX_ABOVE)
+    home = Home(run.q, min(least_log_q, centre), known.above)
     far = _first_points(run, rng, mean, unit, home, cost)
     for _ in range(ANNEALINGS if run.q.dim <= MAX_ANNEALED else 0):
         z, log_p, densities = anneal(run.target, run.q, known.is_new, unit, rng)
         cost.densities += densities
         far += _some(z, log_p, mean, unit)
     far += _screened(run, rng, mean, unit, known, cost)
-    worst: tuple[float, float] = (0.0, 0.0)
-    where: tuple[Vector, Vector] | None = None
     paths, gradients = climb(run.target, far, home, unit, MAX_ITERATIONS)
     cost.gradients += gradients
+    return strays(run, paths, known, rng, cost)
+
+
+def strays(
+    run: Run, paths: list[Path], known: Known, rng: np.random.Generator, cost: Cost
+) -> dict[str, Any]:
+    """Measure what mass there is where searches ended that did not come home."""
+    worst: tuple[float, float] = (0.0, 0.0)
+    where: tuple[Vector, Vector] | None = None
     for path in paths:
         if path.is_home:
             continue
@@ -116,7 +136,7 @@ def _screened(
     z = as_default(mean + steps @ unit.T)
     log_p = log_probs(run.target, z)
     cost.densities += SCREENED
-    above = log_p - log_probs(run.q, z) - known.log_evidence > known.log_w_star + MAX_ABOVE
+    above = log_p - log_probs(run.q, z) > known.above
     return list(rng.permutation(z[above & np.isfinite(log_p)])[:CLIMBED].astype(np.float64))
 
 

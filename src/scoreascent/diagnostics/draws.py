@@ -177,7 +177,7 @@ def summarise(run: Run, source: Source) -> list[dict[str, Any]]:
         array = np.asarray(values, np.float64)
         array = array.reshape(*shape, *array.shape[1 if source == "chains" else len(shape) :])
         inner = array.shape[len(shape) :]
-        found = _numbers(array, shape, source, controls, run.tolerance / STANDARD_ERRORS)
+        found = numbers_of(array, shape, source, controls, run.tolerance / STANDARD_ERRORS)
         for name, numbers in zip(scalar_names(site, inner), found):
             rows.append({"name": name, **numbers})
     return rows
@@ -200,7 +200,7 @@ def count_scalars(target: Target) -> int:
     return sum(int(np.prod(x.shape)) for x in jax.tree.leaves(shapes))
 
 
-def _numbers(
+def numbers_of(
     array: Any, shape: tuple[int, ...], source: Source, controls: Any, limit: float
 ) -> list[dict[str, float]]:
     """Return the numbers of every scalar of one site."""

@@ -315,18 +315,16 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
     mean, sd = np.asarray(run.q.mean)[at], np.asarray(run.q.sd)[at]
     total = z.shape[0] * z.shape[1]
     independent = np.clip(np.nan_to_num(ess, nan=1.0), 1.0, total)
-    shift = np.abs(z.mean((0, 1)) - mean) / sd
-    ratio = np.abs(np.log(np.maximum(z.std((0, 1)), 1e-300) / sd))
+    shift, ratio, noise = differences(z.mean((0, 1)), z.std((0, 1)), mean, sd, independent)
     long_stay = max(1, LONG_STAY // run.states_every) if is_late else LONG_STAY
     tails = np.array([tail_shape(x) for x in z.reshape(total, -1).T])
     if run.q.is_bent:  # its moments are averages over draws, as bad as those of the chains
         ratio = np.where(tails > MAX_KNOWN_TAIL, 0.0, ratio)
-    noise = MAX_Z / np.sqrt(independent)  # of a mean of so many draws, in sds; for log sds, / √2
     return {
         "looked": rows,
         "acceptance": float(np.mean(np.asarray(acceptance, np.float64))),
         "stuck": float(np.mean(~moved)),
-        "stay": float(np.mean([_stays(~m, long_stay) for m in moves])),
+        "stay": stays(~moves, long_stay),
         "rhat": largest(worst),
         "chain_ess": float(np.min(independent)),
         "efficiency": _efficiency(run, float(np.min(independent)), total),
@@ -335,6 +333,15 @@ def look_at_chains(run: Run, seen: Seen | None) -> dict[str, Any]:
         "narrowest": narrowest(inverted(run.q, z) if run.q.is_bent else z),
         "tail": float(np.max(tails)),
     }
+
+
+def differences(
+    mean: Any, sd: Any, q_mean: Any, q_sd: Any, independent: Any
+) -> tuple[Any, Any, Any]:
+    """Return how far means and log sds of chains are from q's, and what of that may be noise."""
+    shift = np.abs(mean - q_mean) / q_sd
+    ratio = np.abs(np.log(np.maximum(sd, 1e-300) / q_sd))
+    return shift, ratio, MAX_Z / np.sqrt(independent)  # of a mean of so many draws, in sds
 
 
 def _efficiency(run: Run, ess: float, states: int) -> float:
@@ -359,15 +366,16 @@ def narrowest(z: Any) -> float:
     return float(np.min(np.mean(spread - np.median(spread, 0), 1)))
 
 
-def _stays(flags: np.ndarray[Any, Any], length: int) -> float:
-    """Return the share of the places in runs of True of at least this length.
+def stays(flags: np.ndarray[Any, Any], length: int) -> float:
+    """Return the share of the places, in all rows, in runs of True of at least this length.
 
-    >>> _stays(np.array([True, False, True, True]), 2)
-    0.5
+    >>> stays(np.array([[True, False, True, True], [False, True, True, True]]), 3)
+    0.375
     """
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    none = np.zeros((len(flags), 1), bool)  # runs end with their row
+    ends = np.flatnonzero(np.diff(np.concatenate([none, flags, none], axis=1).astype(np.int8)))
     runs = ends[1::2] - ends[::2]
-    return float(np.sum(runs[runs >= length]) / len(flags))
+    return float(np.sum(runs[runs >= length]) / flags.size)
 
 
 def look_beyond(run: Run, key: PRNGKeyArray, seen: Seen | None) -> dict[str, Any]:

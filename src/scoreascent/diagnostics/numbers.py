@@ -56,7 +56,7 @@ def look_at_numbers(run: Run, weighed: Weighed, states: Any) -> dict[str, Any]:
     if source == "chains":
         near = weighed.k_hat <= MAX_K and weighed.worth >= MIN_WORTH
         times = STANDARD_ERRORS if near or rests_on_chains(run) else STANDARD_ERRORS_ALONE
-        told = {"gap": 0.0, **_worst_error(rows, times), "numbers": tuple(rows)}
+        told = {"gap": 0.0, **worst_error(rows, times), "numbers": tuple(rows)}
         return told | {"q_gap": _gap_of_q(run, weighed) if near else np.nan}
     most = _most(run)
     names, x = _columns(run, weighed.z[:most])
@@ -108,7 +108,7 @@ def _gap_of_q(run: Run, weighed: Weighed) -> float:
     return max(0.0, float(np.max(_beyond_noise(gaps_by_chains(x, chains), x))))
 
 
-def _worst_error(rows: list[dict[str, Any]], times: float) -> dict[str, Any]:
+def worst_error(rows: list[dict[str, Any]], times: float) -> dict[str, Any]:
     """Return so many standard errors of the number known worst, in its sds, and its name."""
     found = {"unsure": 0.0, "worst": ""}
     for row in rows:

@@ -58,28 +58,36 @@ def look_along_rays(
     q = run.q.envelope()
     mean = np.asarray(q.mean, np.float64)
     draws = np.asarray(sample(key, q, RAYS), np.float64)
-    size = np.sqrt(dim) + 5.0
     centre = float(log_probs(q, np.asarray(q.mean)[None])[0])
     log_q = log_probs(q, draws.astype(q.mean.dtype))
     if q is not run.q:
         least_log_q = float(np.min(log_probs(q, states.reshape(-1, dim))))
     direction = (draws - mean) / q.radius(centre - log_q)[:, None]
-    t = np.concatenate(
-        [
-            np.linspace(0, size, NEAR_POINTS + 1)[1:],
-            np.geomspace(size, FURTHEST * size, FAR_POINTS + 1)[1:],
-        ]
-    )
+    t = lengths(dim)
     z = mean + t[:, None] * direction[:, None]
     log_p = log_probs(run.target, z.reshape(-1, dim).astype(q.mean.dtype))
-    log_p = np.where(impossible(log_p), -np.inf, log_p).reshape(RAYS, len(t))
+    seen = float(q.radius(centre - least_log_q))
+    return shares(log_p.reshape(RAYS, len(t)), dim, seen)
+
+
+def lengths(dim: int) -> Numbers:
+    """Return at which distances a ray is looked at, in units of q."""
+    size = np.sqrt(dim) + 5.0
+    near = np.linspace(0, size, NEAR_POINTS + 1)[1:]
+    far = np.geomspace(size, FURTHEST * size, FAR_POINTS + 1)[1:]
+    return np.concatenate([near, far])
+
+
+def shares(log_p: Numbers, dim: int, seen: float) -> dict[str, float]:
+    """Return what `look_along_rays` does, by log densities (rays, lengths)."""
+    log_p = np.where(impossible(log_p), -np.inf, log_p)
     if not np.any(np.isfinite(log_p)):
         return {"unseen": 0.0, "far_mass": 0.0}
+    t = lengths(dim)
     shell = log_p + (dim - 1) * np.log(t) + np.log(np.gradient(t))
-    seen = float(q.radius(centre - least_log_q))
     return {
         "unseen": _share(shell + 2 * np.log(t), t > max(seen, t[0])),
-        "far_mass": _share(shell, t > np.sqrt(FURTHEST) * size),
+        "far_mass": _share(shell, t > np.sqrt(FURTHEST) * (np.sqrt(dim) + 5.0)),
     }
 
 
@@ -138,7 +146,12 @@ def _lacking(
     radius = q.radius(centre - log_probs(q, draws))
     square = FREEDOM * rng.chisquare(dim, n) / rng.chisquare(FREEDOM, n)
     z = (mean + (np.sqrt(square) / radius)[:, None] * (draws - mean)).astype(dtype)
-    log_p = log_probs(run.target, z)
+    return lacks(log_probs(run.target, z), z, square, sd)
+
+
+def lacks(log_p: Numbers, z: Any, square: Numbers, sd: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the same by draws z of the Student-t, at so many squared units from its centre."""
+    dim = len(sd)
     log_w = np.where(impossible(log_p), -np.inf, log_p)
     log_w = log_w + 0.5 * (FREEDOM + dim) * np.log1p(square / FREEDOM)
     nothing = np.zeros(dim), np.zeros(dim)

@@ -24,6 +24,7 @@ from scoreascent.diagnostics.rules import (
     NO_MOMENTS,
     UNSEEN,
     WEIGH,
+    Finding,
     Verdict,
     judge,
     promise,
@@ -95,6 +96,11 @@ def diagnose(
             seen |= _tails(run, key_chain, seen["challenge_count"])
         measured = replace(measured, **seen)
         finding = judge(measured)
+    return concluded(measured, finding)
+
+
+def concluded(measured: Measured, finding: Finding) -> Diagnosis:
+    """Return what was measured and found as one."""
     values = {f.name: getattr(measured, f.name) for f in fields(measured)}
     return Diagnosis(**values, **finding._asdict())
 

@@ -72,6 +72,12 @@ def weigh(run: Run, key: PRNGKeyArray, n: int | None) -> tuple[dict[str, Any], W
 
 def _weigh(run: Run, key: PRNGKeyArray, n: int) -> tuple[dict[str, Any], Weighed]:
     z, log_p, log_q = draw(key, run.target, run.q, n)
+    return weights_of(z, log_p, log_q)
+
+
+def weights_of(z: Any, log_p: Any, log_q: Any) -> tuple[dict[str, Any], Weighed]:
+    """Measure the same by draws z of q whose log densities are known."""
+    n = len(log_q)
     log_w, invalid = log_weights(log_p, log_q)
     numbers: dict[str, Any] = {"draws": n, "invalid": float(np.mean(invalid))}
     if not np.any(log_w > -np.inf):

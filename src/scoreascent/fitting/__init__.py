@@ -5,7 +5,9 @@ from scoreascent.fitting.checkpoint import CheckpointError
 from scoreascent.fitting.compare import compare
 from scoreascent.fitting.entry import fit
 from scoreascent.fitting.handover import Handover, from_draws
+from scoreascent.fitting.into_folder import fit_many
 from scoreascent.fitting.loading import LoadError, load
+from scoreascent.fitting.many import Fits
 from scoreascent.fitting.predict import Predictions
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
@@ -17,6 +19,7 @@ __all__ = [
     "CheckpointError",
     "Converged",
     "DivergenceError",
+    "Fits",
     "Handover",
     "LoadError",
     "Predictions",
@@ -24,6 +27,7 @@ __all__ = [
     "calibrate",
     "compare",
     "fit",
+    "fit_many",
     "from_draws",
     "laplace",
     "load",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import optax
@@ -16,6 +16,7 @@ from scoreascent._progress import listening
 from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
+from scoreascent.fitting.many import Fits, fit_list
 from scoreascent.fitting.result import Result
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
@@ -26,6 +27,46 @@ from scoreascent.update import Update
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
+
+
+class Options(TypedDict, total=False):
+    """What `fit` takes beside a target and a method."""
+
+    q0: Family | Start | Callable[[PRNGKeyArray], Family] | None
+    start: Start | None
+    optimizer: optax.GradientTransformation | Update | None
+    steps: int | None
+    key: PRNGKeyArray | int
+    average: bool | float
+    stop: Converged | None
+    tolerance: float
+    family: FamilyName
+    chains: int | None
+    batch: int | None
+    replications: int | None
+    progress: bool
+    checkpoint: str | PathLike[str] | None
+    checkpoint_every: float
+    state: State | None
+    callback: Callable[[State, Trace], object] | None
+    callback_every: int
+    throw: bool
+
+
+@overload
+def fit(
+    target: Target, method: Method | Literal["auto"] = "auto", **options: Unpack[Options]
+) -> Result: ...
+
+
+@overload
+def fit(target: Sequence[Target], method: Method, **options: Unpack[Options]) -> Result: ...
+
+
+@overload
+def fit(
+    target: Sequence[Target], method: Literal["auto"] = "auto", **options: Unpack[Options]
+) -> Fits: ...
 
 
 def fit(
@@ -51,7 +92,7 @@ def fit(
     callback: Callable[[State, Trace], object] | None = None,
     callback_every: int = 1000,
     throw: bool = True,
-) -> Result:
+) -> Any:
     """Fit q to a posterior.
 
     `fit(target)` chooses start, family, kernel and the rest for itself, stops when it has
@@ -59,8 +100,10 @@ def fit(
     overrules it. With a method, nothing is chosen: the other defaults are those below.
 
     Args:
-        target: the posterior, or a list of posteriors that differ only in their data, which are
-            then fitted side by side as replications.
+        target: the posterior, or a list of posteriors that differ only in their data: with a
+            method they are fitted side by side as replications, without one each has its own stop,
+            decisions and verdict, and a table of them comes back, `Fits`. Of the other arguments
+            key, tolerance and progress are then meant.
         method: such as `pmcsa(10)`, `jsa`, `msc`, `msc_rb` or `elbo`; or "auto".
         q0: the family and where it starts, or a function of a key that gives it (each replication
             then gets its own), or a `Start` such as `laplace(target)` gives, from whose points the
@@ -109,6 +152,14 @@ def fit(
     True
     """
     use_cache_if_asked()
+    if isinstance(target, list | tuple) and method in (None, "auto") and replications is None:
+        asked = {
+            "q0": q0, "start": start, "optimizer": optimizer, "steps": steps, "stop": stop,
+            "average": average or None, "family": None if family == "auto" else family,
+            "chains": chains, "batch": batch, "checkpoint": checkpoint, "state": state,
+            "callback": callback,
+        }  # fmt: skip
+        return fit_list(target, key, tolerance, progress, asked)
     given = check(
         target=target,
         method=method,

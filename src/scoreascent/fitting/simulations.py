@@ -108,7 +108,7 @@ class Simulation:
         keys = [self.keys(i) for i in numbers]
         drawn = [self.source.draw(k[0]) for k in keys]
         targets = [self.source.target(data) for _, data in drawn]
-        result = fit(targets, key=keys[0][1], progress=False, **self.options)
+        result: Any = fit(targets, key=keys[0][1], progress=False, **self.options)
         if "interrupted" in result.status:
             raise KeyboardInterrupt
         for at, i in enumerate(numbers):

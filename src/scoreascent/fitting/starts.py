@@ -210,7 +210,7 @@ def _chosen(target: Target, found: list[Found], rng: np.random.Generator, cost: 
     found.sort(key=lambda g: -g.elbo)
     if not np.isfinite(found[0].elbo):
         raise ValueError(_nowhere(target))
-    kept = [g for g in found if _matters(g, found[0])]
+    kept = [g for g in found if matters(g, found[0])]
     elbos = tuple(g.elbo for g in found)
     weights = np.maximum(np.exp([g.elbo - kept[0].elbo for g in kept]), MIN_SHARE)
     parts = [g.z[np.isfinite(g.log_p)] for g in kept]
@@ -236,7 +236,7 @@ def _nowhere(target: Target) -> str:
     )
 
 
-def _matters(g: Found, best: Found) -> bool:
+def matters(g: Found, best: Found) -> bool:
     """Tell whether the mass around a place can change a mean or a standard deviation.
 
     The ELBO of its Gaussian is the log of the mass it holds, from below. A share of the mass that
