@@ -40,6 +40,11 @@ class Target:
     the compiled loop rather than constants in it: they do not slow the compiler down, and other
     data of the same shape do not recompile.
 
+    `rows` says which of the data have one row an observation, along their first axis, so that
+    `fit(mesh=…)` can spread them and `streamed` can read them in pieces: True for all, a tree of
+    True and False in the shape of the data (or of their upper part), or names of a dictionary's
+    entries. What an adapter makes knows it by itself where its observations tell.
+
     `log_density` must return a real scalar. −∞ is a legal value (the point is outside the
     support); NaN is never accepted by a kernel, and is counted and reported.
 
@@ -60,6 +65,7 @@ class Target:
         *,
         params: Any = None,
         data: Any = None,
+        rows: Any = None,
     ) -> None:
         if not callable(log_density):
             raise ValueError(f"log_density must be a function, got {log_density!r}")
@@ -74,6 +80,7 @@ class Target:
             raise ValueError("give exactly one of dim (a density on ℝᵈ) and params (named ones)")
         self.log_density = log_density
         self.data = canonical(data, "data")
+        self.rows = stated_rows(rows, self.data)
         if params is None:
             dim = check_count("dim", dim, 1)
             specs, self._tree = [Param(constraints.real, (dim,))], None
@@ -164,6 +171,15 @@ class Target:
         """How many numbers the density is told as data."""
         return sum(int(np.size(x)) for x in jax.tree.leaves(self.data))
 
+    def row_leaves(self) -> tuple[bool, ...] | None:
+        """Tell of each array of the data whether it has rows; None if that is not known."""
+        if self.rows is not None or self.model is None:
+            return self.rows
+        seen = jax.eval_shape(self.model.observed, self.data)
+        n = max((x.shape[0] for x in jax.tree.leaves(seen) if x.ndim), default=0)
+        found = tuple(np.shape(x)[:1] == (n,) for x in jax.tree.leaves(self.data))
+        return found if n > 1 and any(found) else None
+
     def initial(self, key: PRNGKeyArray) -> Float[Array, " d"] | None:
         """Return a place where the model itself would begin; None if it knows of none."""
         return None if self.model is None else self.model.initial(key, self.data)
@@ -251,7 +267,7 @@ class Target:
 
     def _static(self) -> tuple[Any, ...]:
         return (self.log_density, self.shapes, self.site_names, self._free_shapes, self._tree,
-                self.dim)  # fmt: skip
+                self.dim, self.rows)  # fmt: skip
 
     def __repr__(self) -> str:
         name = getattr(self.log_density, "__qualname__", repr(self.log_density))
@@ -270,7 +286,7 @@ def _unflatten(static: Any, children: Any) -> Target:
     target = object.__new__(Target)
     target.data, target.supports = children
     (target.log_density, target.shapes, target.site_names, target._free_shapes, target._tree,
-     target.dim) = static  # fmt: skip
+     target.dim, target.rows) = static  # fmt: skip
     return target
 
 
@@ -300,6 +316,39 @@ def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
     if any(s != shapes[0] for s in shapes):
         raise ValueError("targets must have data of one shape; pad them, or fit them one by one")
     return jax.tree.map(lambda *xs: jnp.stack([jnp.asarray(x) for x in xs]), *targets)
+
+
+def stated_rows(rows: Any, data: Any) -> tuple[bool, ...] | None:
+    """Return of each leaf of the data whether it has rows, or raise a ValueError that says why not.
+
+    >>> stated_rows(["x"], {"x": np.zeros((5, 2)), "prior": np.zeros(2)})
+    (False, True)
+    """
+    if rows is None or rows is False:
+        return None
+    names = [_path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(data)]
+    if isinstance(rows, list | tuple) and rows and all(isinstance(x, str) for x in rows):
+        if not isinstance(data, dict) or not set(rows) <= set(data):
+            known = f"entries {list(data)}" if isinstance(data, dict) else "no names"
+            raise ValueError(f"rows names {list(rows)}, but data has {known}")
+        rows = {name: name in rows for name in data}
+    try:
+        told = jax.tree.map(lambda r, x: jax.tree.map(lambda _: r, x), rows, data)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"rows must be True, a tree of True and False in the shape of data, or names of its "
+            f"entries, got {rows!r}: {error}"
+        ) from None
+    flags = jax.tree.leaves(told)
+    if not names or not all(isinstance(x, bool) for x in flags) or not any(flags):
+        raise ValueError(f"rows must say True of some of the data, got {rows!r}")
+    lengths = {}
+    for name, flag, leaf in zip(names, flags, jax.tree.leaves(data)):
+        if flag:
+            lengths[name] = np.shape(leaf)[0] if np.ndim(leaf) else None
+    if None in lengths.values() or len(set(lengths.values())) > 1:
+        raise ValueError(f"rows must be as many in all data that have them, got {lengths}")
+    return tuple(flags)
 
 
 def _is_param(x: Any) -> bool:

@@ -9,12 +9,14 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
 
 from scoreascent._arrays import as_default, default_dtype
 from scoreascent._batches import log_probs
+from scoreascent._layout import to_host
 from scoreascent._version import __version__
 from scoreascent.families import Family
 from scoreascent.loop import Replicate
@@ -53,7 +55,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return the settings that fix a run's numbers, as JSON."""
     return {
-        "target": _printed(target),
+        "target": printed(target),
         "data": digest(target),
         "method": repr(method),
         "update": repr(update),
@@ -74,7 +76,7 @@ def posterior(target: Target, q: Family, replicate: Replicate) -> dict[str, Any]
     if getattr(target.model, "centrable", ()):
         data = data[:-1]
     return {
-        "target": _printed(target),
+        "target": printed(target),
         "float": str(default_dtype()),
         "named": target.is_named,
         "names": list(target.site_names),
@@ -84,7 +86,7 @@ def posterior(target: Target, q: Family, replicate: Replicate) -> dict[str, Any]
     }
 
 
-def _printed(target: Any) -> str:
+def printed(target: Any) -> str:
     """Return how a target prints, less addresses in memory, which are of one process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(target))
 
@@ -108,7 +110,9 @@ def digest(tree: Any) -> str:
     """Return a checksum of every leaf's shape, dtype and bytes."""
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
-        array = np.asarray(leaf)
+        if jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        array = to_host(leaf)
         sha.update(f"{array.shape}{array.dtype}".encode())
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
