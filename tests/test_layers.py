@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "_memory",
     ),
     ("_npz", "_progress", "_random", "_structs", "_version"),
+    ("distributed",),
     ("theory",),
     ("model", "foreign"),
     ("target",),

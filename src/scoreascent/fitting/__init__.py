@@ -7,6 +7,7 @@ from scoreascent.fitting.entry import fit
 from scoreascent.fitting.handover import Handover, from_draws
 from scoreascent.fitting.loading import LoadError, load
 from scoreascent.fitting.predict import Predictions
+from scoreascent.fitting.processes import ProcessLostError
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
 from scoreascent.fitting.stopping import Converged
@@ -20,6 +21,7 @@ __all__ = [
     "Handover",
     "LoadError",
     "Predictions",
+    "ProcessLostError",
     "Result",
     "calibrate",
     "compare",

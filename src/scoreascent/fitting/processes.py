@@ -20,8 +20,9 @@ from scoreascent._layout import Layout
 
 NAMES = 64  # settings that are compared, at most
 # what collectives and the coordination service say where another process does not answer
-GONE = ("gloo", "nccl", "connection closed", "connection reset", "coordination", "heartbeat",
-        "deadline", "timed out", "timeout", "unavailable", "socket", "peer")  # fmt: skip
+CODES = ("UNKNOWN:", "UNAVAILABLE:", "INTERNAL:", "DEADLINE_EXCEEDED:", "ABORTED:", "CANCELLED:")
+GONE = ("gloo", "nccl", "connection", "coordination", "heartbeat", "deadline", "timed out",
+        "timeout", "unavailable", "socket", "peer")  # fmt: skip
 
 
 class ProcessLostError(RuntimeError):
@@ -41,7 +42,8 @@ def agreed(
         return *first, *anyone
     every = _everyones((*first, *anyone))
     n = len(first)
-    return (*(int(x) for x in every[0, :n]), *(bool(x) for x in every[:, n:].any(0)))
+    flags = np.any(every[:, n:] != 0, axis=0).tolist()
+    return (*every[0, :n].tolist(), *flags)
 
 
 def check_same(layout: Layout | None, settings: dict[str, Any]) -> None:
@@ -71,15 +73,23 @@ def company(layout: Layout | None) -> Iterator[None]:
     """Name it plainly if another process has gone while this one waited for it."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        says = str(error).lower()
-        if layout is None or not layout.is_shared or not any(word in says for word in GONE):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # jax raises either
+        if layout is None or not layout.is_shared or not tells_of_loss(str(error)):
             raise
         raise ProcessLostError(
             f"process {jax.process_index()} of {jax.process_count()}: another process of this fit "
             "has ended, or does not answer, so this one ends too. Start all of them again; a fit "
             f"with a checkpoint then goes on from there. (jax: {str(error).splitlines()[0]})"
         ) from error
+
+
+def tells_of_loss(text: str) -> bool:
+    """Tell whether an error of jax says that another process does not answer.
+
+    >>> tells_of_loss("UNKNOWN: Gloo AllGather failed: Connection reset by peer")
+    True
+    """
+    return any(code in text for code in CODES) and any(word in text.lower() for word in GONE)
 
 
 def _everyones(numbers: Any) -> np.ndarray[Any, Any]:
