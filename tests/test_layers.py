@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_npz", "_progress", "_random", "_structs", "_version"),
     ("distributed",),
     ("theory",),
-    ("model", "foreign"),
+    ("model", "foreign", "streamed"),
     ("target",),
     ("families",),
     ("climbs",),

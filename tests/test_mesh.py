@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_memory_of_a_device_falls(quick: Any, axis: str) -> None:
 @pytest.mark.parametrize("axis", ["chains", "rows"])
 def test_memory_of_a_device_falls_with_each_doubling(whole: Any, axis: str) -> None:
     used = whole["memory"][axis]
-    assert all(after < 0.6 * before for before, after in zip(used, used[1:]))
+    assert all(after < 0.6 * before for before, after in pairwise(used))
 
 
 @pytest.mark.slow
@@ -170,7 +171,7 @@ def test_a_mesh_of_one_device_changes_no_bit() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["w"], "rows names ['w'], but data has entries ['x', 'prior']"),
+        (["w"], "rows names ['w'], but data has entries ['prior', 'x']"),
         ({"x": True, "prior": True}, "rows must be as many in all data that have them"),
         ({"x": 3, "prior": False}, "rows must say True of some of the data"),
         ((True, False), "rows must be True, a tree of True and False"),

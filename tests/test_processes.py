@@ -22,7 +22,7 @@ LIMIT = 600  # seconds, after which a test is over
 
 def launched(processes: int, *args: str) -> subprocess.CompletedProcess[str]:
     """Run the script in so many processes."""
-    start = f"import sys; from scoreascent import distributed as d; "
+    start = "import sys; from scoreascent import distributed as d; "
     start += f"sys.exit(d.launch({processes}, [sys.executable, *sys.argv[1:]], 40))"
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     return subprocess.run(

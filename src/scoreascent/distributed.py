@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -60,7 +61,7 @@ def start(
     before = getattr(jax.config, CPU, None)
     jax.config.update(CPU, "gloo")
     known = inspect.signature(jax.distributed.initialize).parameters
-    limits = {"heartbeat_timeout_seconds": patience, "shutdown_timeout_seconds": patience}
+    limits: dict[str, Any] = {"heartbeat_timeout_seconds": patience, "shutdown_timeout_seconds": patience}
     limits = {name: value for name, value in limits.items() if name in known}  # since jax 0.7
     try:
         jax.distributed.initialize(coordinator, processes, index, **limits)

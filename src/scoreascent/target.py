@@ -16,6 +16,7 @@ from scoreascent._arrays import canonical, default_dtype
 from scoreascent._structs import check_count
 from scoreascent.foreign import Foreign, Gradient, foreign
 from scoreascent.model import Model, Param
+from scoreascent.streamed import Streamed, check_sum, streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -41,9 +42,14 @@ class Target:
     data of the same shape do not recompile.
 
     `rows` says which of the data have one row an observation, along their first axis, so that
-    `fit(mesh=…)` can spread them and `streamed` can read them in pieces: True for all, a tree of
-    True and False in the shape of the data (or of their upper part), or names of a dictionary's
-    entries. What an adapter makes knows it by itself where its observations tell.
+    `fit(mesh=…)` can spread them: True for all, a tree of True and False in the shape of the data
+    (or of their upper part), or names of a dictionary's entries. What an adapter makes knows it by
+    itself where its observations tell.
+
+    With `piece`, rows stay with the host, in memory or in files (`numpy.memmap`), and so many at a
+    time are read within each density, for all chains at once: for data that do not fit on the
+    device. `log_density` must then be a sum over rows, and a part that all of them share; two
+    halves of the first rows tell whether it is.
 
     `log_density` must return a real scalar. −∞ is a legal value (the point is outside the
     support); NaN is never accepted by a kernel, and is counted and reported.
@@ -66,6 +72,7 @@ class Target:
         params: Any = None,
         data: Any = None,
         rows: Any = None,
+        piece: int | None = None,
     ) -> None:
         if not callable(log_density):
             raise ValueError(f"log_density must be a function, got {log_density!r}")
@@ -78,9 +85,17 @@ class Target:
             ) from None
         if (dim is None) == (params is None):
             raise ValueError("give exactly one of dim (a density on ℝᵈ) and params (named ones)")
-        self.log_density = log_density
-        self.data = canonical(data, "data")
-        self.rows = stated_rows(rows, self.data)
+        if piece is None:
+            self.log_density, self.data = log_density, canonical(data, "data")
+            self.rows = stated_rows(rows, self.data)
+        else:
+            flags = stated_rows(rows, data)
+            if flags is None or isinstance(log_density, Model | Foreign):
+                raise ValueError(
+                    "piece is for a plain log_density whose data have rows: say which by rows=True"
+                )
+            self.log_density, self.data = streamed(log_density, data, flags, piece)
+            self.rows = None  # they are with the host
         if params is None:
             dim = check_count("dim", dim, 1)
             specs, self._tree = [Param(constraints.real, (dim,))], None
@@ -105,6 +120,8 @@ class Target:
         self.dim: int = check_count(
             "dim", sum(math.prod(s) for s in self._free_shapes), 1, " (params have no free entry)"
         )
+        if isinstance(self.log_density, Streamed):
+            check_sum(self.log_density, lambda z: self._constrain(z)[0], self.dim, self.data)
         self._check_output()
 
     @classmethod
@@ -169,7 +186,8 @@ class Target:
     @property
     def data_size(self) -> int:
         """How many numbers the density is told as data."""
-        return sum(int(np.size(x)) for x in jax.tree.leaves(self.data))
+        own = getattr(self.log_density, "data_size", 0)  # of rows that are with the host
+        return own + sum(int(np.size(x)) for x in jax.tree.leaves(self.data))
 
     def row_leaves(self) -> tuple[bool, ...] | None:
         """Tell of each array of the data whether it has rows; None if that is not known."""
