@@ -61,7 +61,10 @@ def start(
     before = getattr(jax.config, CPU, None)
     jax.config.update(CPU, "gloo")
     known = inspect.signature(jax.distributed.initialize).parameters
-    limits: dict[str, Any] = {"heartbeat_timeout_seconds": patience, "shutdown_timeout_seconds": patience}
+    limits: dict[str, Any] = {
+        "heartbeat_timeout_seconds": patience,
+        "shutdown_timeout_seconds": patience,
+    }
     limits = {name: value for name, value in limits.items() if name in known}  # since jax 0.7
     try:
         jax.distributed.initialize(coordinator, processes, index, **limits)

@@ -22,6 +22,8 @@ from scoreascent.families import Family
 from scoreascent.loop import Replicate
 from scoreascent.target import Target
 
+MAX_HASHED = 2**26  # numbers, beyond which the bytes of spread arrays are not brought together
+
 
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on, and the device it ran on."""
@@ -107,12 +109,34 @@ def density_at_fixed_points(target: Target, q: Family, replicate: Replicate) -> 
 
 
 def digest(tree: Any) -> str:
-    """Return a checksum of every leaf's shape, dtype and bytes."""
+    """Return a checksum of every leaf's shape, dtype and bytes.
+
+    Large arrays that lie on devices of several processes are summed up where they are.
+    """
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         if jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and leaf.size > MAX_HASHED:
+            sha.update(f"{leaf.shape}{leaf.dtype}{np.asarray(_checksum(leaf)).tolist()}".encode())
+            continue
         array = to_host(leaf)
         sha.update(f"{array.shape}{array.dtype}".encode())
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
+
+
+@jax.jit
+def _checksum(x: Any) -> Any:
+    """Return two numbers that all of an array's bits and places have a part in."""
+    if x.dtype.itemsize < 4:
+        x = x.astype(jnp.float32)  # which has room for all of its values
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    place = jnp.zeros(bits.shape, jnp.uint32)
+    for axis in range(bits.ndim):
+        place = place * jnp.uint32(0x9E3779B1) + jax.lax.broadcasted_iota(
+            jnp.uint32, bits.shape, axis
+        )
+        place = (place ^ (place >> 15)) * jnp.uint32(0x85EBCA77)
+    place = place ^ (place >> 13)
+    return jnp.stack([jnp.sum(bits * (place | 1)), jnp.sum(bits ^ place)])
