@@ -72,7 +72,8 @@ class Rows:
 
     def _load(self, k: int) -> list[Any]:
         at = slice(k * self.piece, (k + 1) * self.piece)
-        return [np.ascontiguousarray(x[at], canonical_dtype(x[:0])) for x in self.arrays]
+        # a copy: a part of a file that is mapped would be read later, when it is needed
+        return [np.array(x[at], canonical_dtype(x[:0])) for x in self.arrays]
 
 
 class Streamed:
@@ -143,6 +144,8 @@ def streamed(
     """Return the density of rows that are read in pieces, and the data that are not."""
     leaves, structure = jax.tree.flatten(data)
     arrays = [x for x, flag in zip(leaves, flags) if flag]
+    # a slice of jax's own would wait for the computation that asks for it
+    arrays = [np.asarray(x) if isinstance(x, jax.Array | list) else x for x in arrays]
     for x in arrays:
         kind = np.dtype(getattr(x, "dtype", object))
         if not (hasattr(x, "shape") and kind.kind in "biuf"):
