@@ -62,7 +62,7 @@ def measured(rows: int, piece: int, timed: bool) -> dict[str, float]:
         target = sa.Target(log_density, dim=DIM, data=data, rows=True, piece=piece)
         both = jax.jit(jax.vmap(jax.value_and_grad(target.log_prob)))
         z = 0.1 * jax.random.normal(jax.random.key(0), (CHAINS, DIM))
-        memory = both.lower(z).compile().memory_analysis()
+        memory: Any = both.lower(z).compile().memory_analysis()
         found = {"bytes": float(memory.argument_size_in_bytes + memory.temp_size_in_bytes)}
         if timed:
             streamed: Any = target.log_density
