@@ -16,12 +16,14 @@ import optax
 
 import scoreascent as sa
 from scoreascent import searches
+from scoreascent._layout import Layout
 from scoreascent._progress import Bar
 
 # The inner parts of the library that tests look into, each imported here and nowhere else.
 from scoreascent._structs import Config, pytree, x64
 from scoreascent.fitting import host, stopping
 from scoreascent.fitting.automatic import WITH_GRADIENTS
+from scoreascent.fitting.devices import put
 from scoreascent.loop import State, advance, first_state, run_chunk
 from scoreascent.target import stack
 from scoreascent.update import MomentMatching, gradient
@@ -38,6 +40,7 @@ __all__ = [
     "WITH_GRADIENTS",
     "Bar",
     "Config",
+    "Layout",
     "MomentMatching",
     "State",
     "advance",
@@ -48,6 +51,7 @@ __all__ = [
     "host",
     "make_target",
     "nan_density",
+    "put",
     "pytree",
     "run_chunk",
     "same_bits",

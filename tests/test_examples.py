@@ -223,6 +223,16 @@ def test_keep_and_look(run, tmp_path):
     assert "another posterior" in out
 
 
+@pytest.mark.slow
+def test_many_devices(run, monkeypatch):
+    """Of one process, which has one; `tests/test_mesh.py` and `test_processes.py` have more."""
+    monkeypatch.setattr(sa.distributed, "start", lambda: 1)
+    (spread, read), out = run("many_devices", nuts=None, rows=512)
+    assert spread.diagnosis.verdict == read.diagnosis.verdict == GOOD
+    assert np.max(np.abs(spread.q.mean - read.q.mean) / spread.q.sd) < 0.1
+    assert "spread over 1 device: rows 1" in out
+
+
 def test_every_example_is_listed_and_tested():
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     here = Path(__file__).read_text(encoding="utf-8")

@@ -21,10 +21,21 @@ BEGIN, END = "<!-- layers -->", "<!-- end of layers -->"
 # From the ground up: a room may use what is below it, and rooms of its own floor. The public names
 # of `scoreascent` itself are a floor like any other: what is above them uses what a user would.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_arrays", "_batches", "_cache", "_extras", "_figures", "_files", "_html", "_memory"),
+    (
+        "_arrays",
+        "_batches",
+        "_cache",
+        "_extras",
+        "_figures",
+        "_files",
+        "_html",
+        "_layout",
+        "_memory",
+    ),
     ("_npz", "_progress", "_random", "_structs", "_version"),
+    ("distributed",),
     ("theory",),
-    ("model", "foreign"),
+    ("model", "foreign", "streamed"),
     ("target",),
     ("families",),
     ("climbs",),

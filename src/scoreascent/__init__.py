@@ -3,7 +3,17 @@
 The public names are those that each room lists in its `__all__`, and a few more.
 """
 
-from scoreascent import adapters, families, fitting, kernels, methods, plots, schedules, update
+from scoreascent import (
+    adapters,
+    distributed,
+    families,
+    fitting,
+    kernels,
+    methods,
+    plots,
+    schedules,
+    update,
+)
 from scoreascent._cache import use_cache
 from scoreascent._structs import Config, pytree
 from scoreascent._version import __version__
@@ -27,6 +37,7 @@ __all__ = [
     "Target",
     "Trace",
     "__version__",
+    "distributed",
     "plots",
     "pytree",
     "schedules",

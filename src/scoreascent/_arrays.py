@@ -59,6 +59,8 @@ def canonical(data: Any, name: str) -> Any:
         nonlocal narrowed
         if isinstance(x, jax.core.Tracer):
             return x
+        if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1:
+            return x  # it lies on many devices, and fits none
         host = np.asarray(x)
         if not (np.issubdtype(host.dtype, np.number) or host.dtype == bool):
             raise ValueError(f"{name} must hold numeric arrays, got dtype {host.dtype}")

@@ -67,5 +67,10 @@ def log_probs(density: Any, z: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     n = len(z)
     z = np.concatenate([z, np.repeat(z[-1:], -n % ROWS, axis=0)])  # the compiler sees one shape
     some = piece(density)
-    parts = [_rows(density, z[i : i + ROWS], some) for i in range(0, n, ROWS)]
+    # one after the other: several at a time, each a sum over devices, can wait for each other
+    alone = any(len(x.devices()) > 1 for x in jax.tree.leaves(density) if isinstance(x, jax.Array))
+    parts: list[Any] = []
+    for i in range(0, n, ROWS):
+        part = _rows(density, z[i : i + ROWS], some)
+        parts.append(np.asarray(part) if alone else part)
     return np.concatenate([np.asarray(p, np.float64) for p in parts] or [np.empty(0)])[:n]

@@ -1,4 +1,4 @@
-"""The command line: `scoreascent fit | demo | reproduce | report | bench | doctor`."""
+"""The command line: `scoreascent fit | launch | demo | reproduce | report | bench | doctor`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from scoreascent import distributed
 from scoreascent._cache import use_cache
 from scoreascent._extras import require
 from scoreascent.diagnostics.rules import GOOD
@@ -78,6 +79,20 @@ def fit(
             console.print(line, markup=False, highlight=False)
     if result.diagnosis is None or result.diagnosis.verdict != GOOD:
         raise typer.Exit(module.NOT_GOOD)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def launch(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="a Python script; what follows are its arguments")],
+    processes: Annotated[int, typer.Option(help="how many")] = 2,
+    patience: Annotated[float, typer.Option(help="seconds to end after one has failed")] = 60.0,
+) -> None:
+    """Run a script so many times on this machine, as processes of one fit (docs/scaling.md)."""
+    command = [sys.executable, str(script), *context.args]
+    with _told_in_one_line():
+        status = distributed.launch(processes, command, patience)
+    raise typer.Exit(status)
 
 
 @app.command()

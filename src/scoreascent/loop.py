@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import all_finite, select
+from scoreascent._layout import CHAINS, Layout, in_force
 from scoreascent.families import Family, MeanField
-from scoreascent.kernels import Places
+from scoreascent.kernels import Particles, Places
 from scoreascent.methods import Method
 from scoreascent.target import Target
 from scoreascent.update import Update
@@ -90,7 +91,9 @@ def _float_dtype(q: Family) -> Any:
     return jnp.result_type(*jax.tree.leaves(q))
 
 
-@functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "keep", "slopes"))
+@functools.partial(
+    jax.jit, static_argnames=("method", "update", "replicate", "keep", "slopes", "layout")
+)
 def run_chunk(
     target: Target,
     method: Method,
@@ -100,17 +103,19 @@ def run_chunk(
     n: Int[Array, ""],
     keep: int = 0,
     slopes: bool = False,
+    layout: Layout | None = None,
 ) -> tuple[State, Trace, Any]:
     """Do n iterations; their trace is in the first n of `CHUNK_ROWS` rows.
 
     With `keep`, which n must not exceed then, the points of each are in the first n of so many
     rows, with `slopes` followed by the gradients there. n is a traced number: one program serves
     every length, so where a run is cut, by the progress bar, a checkpoint or Ctrl-C, cannot change
-    its bits.
+    its bits. With a `layout` the chains stay where it has them.
     """
 
     def once(state: State, target: Target) -> tuple[State, Trace]:
-        return advance(target, method, update, state)
+        with in_force(layout):
+            return advance(target, method, update, state)
 
     step = _replicated(once, replicate, 1)
     points = kept_points(method, state, slopes) if keep else jnp.zeros(0)
@@ -119,10 +124,35 @@ def run_chunk(
     def body(i: Int[Array, ""], carry: Any) -> Any:
         state, rows = carry[0], carry[1:]
         state, row = step(state, target)
+        state = laid_out(layout, method, state)
         kept = rows[1].at[i].set(kept_points(method, state, slopes)) if keep else rows[1]
+        if keep and layout is not None and layout.divides(kept.shape[1]):
+            kept = jax.lax.with_sharding_constraint(kept, layout.sharding(None, CHAINS))
         return state, jax.tree.map(lambda rows, r: rows.at[i].set(r), rows[0], row), kept
 
     return jax.lax.fori_loop(0, n, body, (state, *blank))  # type: ignore[no-any-return]
+
+
+def laid_out(layout: Layout | None, method: Method, state: State) -> State:
+    """Return the state with its arrays where a layout has them, as compiled code is told."""
+    if layout is None:
+        return state
+    return jax.lax.with_sharding_constraint(state, _places_of(layout, method, state))
+
+
+def placed(layout: Layout | None, method: Method, state: State) -> State:
+    """Return the state with its arrays where a layout has them; those that are there stay."""
+    return state if layout is None else layout.place(state, _places_of(layout, method, state))
+
+
+def _places_of(layout: Layout, method: Method, state: State) -> State:
+    """Return where the arrays of a state lie: the chains' points over devices, the rest whole."""
+    places: Any = jax.tree.map(lambda x: layout.sharding(), state)
+    if not isinstance(state.eta, Particles):
+        return places
+    points = state.eta._replace(tuning=None)
+    apart = jax.tree.map(lambda x: layout.of_points(x, method.chains), points)
+    return places._replace(eta=apart._replace(tuning=places.eta.tuning))
 
 
 def kept_points(method: Method, state: State, slopes: bool = False) -> Float[Array, "n k"]:
@@ -150,7 +180,7 @@ def kept_coordinates(dim: int) -> np.ndarray[Any, Any]:
     return np.arange(dim) if dim <= MAX_KEPT else coordinates(dim)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "average"))
+@functools.partial(jax.jit, static_argnames=("method", "update", "replicate", "average", "layout"))
 def first_state(
     target: Target,
     method: Method,
@@ -161,6 +191,7 @@ def first_state(
     key: PRNGKeyArray,
     start: Int[Array, ""],
     places: Places | None = None,
+    layout: Layout | None = None,
 ) -> State:
     """Return the state before iteration 1; averaging begins after iteration `start`.
 
@@ -170,11 +201,12 @@ def first_state(
     def one(q: Family, places: Places | None, key: PRNGKeyArray, target: Target) -> State:
         key_init, key_run = jax.random.split(key)
         begin = (key_init, target, q) if places is None else (key_init, target, q, places)
-        eta = method.init(*begin)
+        with in_force(layout):
+            eta = method.init(*begin)
         mean = Average(start, q) if average else None
         return State(jnp.int32(0), key_run, q, eta, update.init(q), mean)
 
-    return _replicated(one, replicate, 3)(q, places, key, target)
+    return laid_out(layout, method, _replicated(one, replicate, 3)(q, places, key, target))
 
 
 def _replicated(function: Any, replicate: Replicate, n_args: int) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from scoreascent._layout import by_chain, together
 from scoreascent._random import materialise
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Defensive, Family
@@ -118,7 +119,7 @@ class ScoreAscent(Config, Method):
         # A point of weight zero may lie where log q overflows, and 0 · ∞ is NaN, in the gradient
         # too: so its place is taken by a point where it does not.
         z = jnp.where(eta.weight[:, None] > 0, eta.z, jax.lax.stop_gradient(q.mean))
-        return -jnp.sum(eta.weight * jax.vmap(q.log_prob)(z))
+        return -jnp.sum(eta.weight * by_chain(_log_probs, q)(z))
 
     @property
     def chains(self) -> int:
@@ -182,20 +183,29 @@ class PathElbo(Config, Method):
 
     def objective(self, target: Target, q: Family, eta: Float[Array, "n d"]) -> Float[Array, ""]:
         """Return the mean of log q(z; stop(λ)) − log p(z, x) over z = T_λ(ε), estimating −ELBO."""
-        fixed = jax.lax.stop_gradient(q)
 
-        def loss(noise: Float[Array, " d"]) -> Float[Array, ""]:
-            z = q.transport(noise)
-            return fixed.log_prob(z) - target.log_prob(z)
+        def losses(whole: Any, eta: Float[Array, "n d"]) -> Float[Array, " n"]:
+            target, q = whole
+            fixed = jax.lax.stop_gradient(q)
 
-        return jnp.mean(jax.vmap(loss)(eta))
+            def loss(noise: Float[Array, " d"]) -> Float[Array, ""]:
+                z = q.transport(noise)
+                return fixed.log_prob(z) - target.log_prob(z)
+
+            return jax.vmap(loss)(eta)
+
+        return jnp.mean(by_chain(losses, (target, q))(eta))
 
     def evaluations(self, eta: Any, steps: int) -> Count:
         """Return the gradients of `steps` steps, one for each draw."""
         return Count(0, steps * self.n)
 
     def _noise(self, key: PRNGKeyArray, q: Family) -> Float[Array, "n d"]:
-        return materialise(jax.vmap(q.noise)(jax.random.split(key, self.n)))
+        return together(materialise(jax.vmap(q.noise)(jax.random.split(key, self.n))))
+
+
+def _log_probs(q: Family, z: Float[Array, "n d"]) -> Float[Array, " n"]:
+    return jax.vmap(q.log_prob)(z)
 
 
 def pmcsa(

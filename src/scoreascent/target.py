@@ -16,6 +16,7 @@ from scoreascent._arrays import canonical, default_dtype
 from scoreascent._structs import check_count
 from scoreascent.foreign import Foreign, Gradient, foreign
 from scoreascent.model import Model, Param
+from scoreascent.streamed import Streamed, check_sum, streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
@@ -40,6 +41,16 @@ class Target:
     the compiled loop rather than constants in it: they do not slow the compiler down, and other
     data of the same shape do not recompile.
 
+    `rows` says which of the data have one row an observation, along their first axis, so that
+    `fit(mesh=…)` can spread them: True for all, a tree of True and False in the shape of the data
+    (or of their upper part), or names of a dictionary's entries. What an adapter makes knows it by
+    itself where its observations tell.
+
+    With `piece`, rows stay with the host, in memory or in files (`numpy.memmap`), and so many at a
+    time are read within each density, for all chains at once: for data that do not fit on the
+    device. `log_density` must then be a sum over rows, and a part that all of them share; two
+    halves of the first rows tell whether it is.
+
     `log_density` must return a real scalar. −∞ is a legal value (the point is outside the
     support); NaN is never accepted by a kernel, and is counted and reported.
 
@@ -60,6 +71,8 @@ class Target:
         *,
         params: Any = None,
         data: Any = None,
+        rows: Any = None,
+        piece: int | None = None,
     ) -> None:
         if not callable(log_density):
             raise ValueError(f"log_density must be a function, got {log_density!r}")
@@ -72,8 +85,17 @@ class Target:
             ) from None
         if (dim is None) == (params is None):
             raise ValueError("give exactly one of dim (a density on ℝᵈ) and params (named ones)")
-        self.log_density = log_density
-        self.data = canonical(data, "data")
+        if piece is None:
+            self.log_density, self.data = log_density, canonical(data, "data")
+            self.rows = stated_rows(rows, self.data)
+        else:
+            flags = stated_rows(rows, data)
+            if flags is None or isinstance(log_density, Model | Foreign):
+                raise ValueError(
+                    "piece is for a plain log_density whose data have rows: say which by rows=True"
+                )
+            self.log_density, self.data = streamed(log_density, data, flags, piece)
+            self.rows = None  # they are with the host
         if params is None:
             dim = check_count("dim", dim, 1)
             specs, self._tree = [Param(constraints.real, (dim,))], None
@@ -98,6 +120,8 @@ class Target:
         self.dim: int = check_count(
             "dim", sum(math.prod(s) for s in self._free_shapes), 1, " (params have no free entry)"
         )
+        if isinstance(self.log_density, Streamed):
+            check_sum(self.log_density, lambda z: self._constrain(z)[0], self.dim, self.data)
         self._check_output()
 
     @classmethod
@@ -162,7 +186,17 @@ class Target:
     @property
     def data_size(self) -> int:
         """How many numbers the density is told as data."""
-        return sum(int(np.size(x)) for x in jax.tree.leaves(self.data))
+        own = getattr(self.log_density, "data_size", 0)  # of rows that are with the host
+        return own + sum(int(np.size(x)) for x in jax.tree.leaves(self.data))
+
+    def row_leaves(self) -> tuple[bool, ...] | None:
+        """Tell of each array of the data whether it has rows; None if that is not known."""
+        if self.rows is not None or self.model is None:
+            return self.rows
+        seen = jax.eval_shape(self.model.observed, self.data)
+        n = max((x.shape[0] for x in jax.tree.leaves(seen) if x.ndim), default=0)
+        found = tuple(np.shape(x)[:1] == (n,) for x in jax.tree.leaves(self.data))
+        return found if n > 1 and any(found) else None
 
     def initial(self, key: PRNGKeyArray) -> Float[Array, " d"] | None:
         """Return a place where the model itself would begin; None if it knows of none."""
@@ -251,7 +285,7 @@ class Target:
 
     def _static(self) -> tuple[Any, ...]:
         return (self.log_density, self.shapes, self.site_names, self._free_shapes, self._tree,
-                self.dim)  # fmt: skip
+                self.dim, self.rows)  # fmt: skip
 
     def __repr__(self) -> str:
         name = getattr(self.log_density, "__qualname__", repr(self.log_density))
@@ -270,7 +304,7 @@ def _unflatten(static: Any, children: Any) -> Target:
     target = object.__new__(Target)
     target.data, target.supports = children
     (target.log_density, target.shapes, target.site_names, target._free_shapes, target._tree,
-     target.dim) = static  # fmt: skip
+     target.dim, target.rows) = static  # fmt: skip
     return target
 
 
@@ -307,6 +341,39 @@ def _stacked(*leaves: Any) -> Any:
     if any(isinstance(x, jax.core.Tracer) for x in leaves):
         return jnp.stack([jnp.asarray(x) for x in leaves])
     return jnp.asarray(np.stack([np.asarray(x) for x in leaves]))
+
+
+def stated_rows(rows: Any, data: Any) -> tuple[bool, ...] | None:
+    """Return of each leaf of the data whether it has rows, or raise a ValueError that says why not.
+
+    >>> stated_rows(["x"], {"x": np.zeros((5, 2)), "prior": np.zeros(2)})
+    (False, True)
+    """
+    if rows is None or rows is False:
+        return None
+    names = [_path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(data)]
+    if isinstance(rows, list | tuple) and rows and all(isinstance(x, str) for x in rows):
+        if not isinstance(data, dict) or not set(rows) <= set(data):
+            known = f"entries {list(data)}" if isinstance(data, dict) else "no names"
+            raise ValueError(f"rows names {list(rows)}, but data has {known}")
+        rows = {name: name in rows for name in data}
+    try:
+        told = jax.tree.map(lambda r, x: jax.tree.map(lambda _: r, x), rows, data)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"rows must be True, a tree of True and False in the shape of data, or names of its "
+            f"entries, got {rows!r}: {error}"
+        ) from None
+    flags = jax.tree.leaves(told)
+    if not names or not all(isinstance(x, bool) for x in flags) or not any(flags):
+        raise ValueError(f"rows must say True of some of the data, got {rows!r}")
+    lengths = {}
+    for name, flag, leaf in zip(names, flags, jax.tree.leaves(data)):
+        if flag:
+            lengths[name] = np.shape(leaf)[0] if np.ndim(leaf) else None
+    if None in lengths.values() or len(set(lengths.values())) > 1:
+        raise ValueError(f"rows must be as many in all data that have them, got {lengths}")
+    return tuple(flags)
 
 
 def _is_param(x: Any) -> bool:

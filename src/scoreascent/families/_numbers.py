@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._arrays import canonical, canonical_dtype, default_dtype
+from scoreascent._layout import is_spread
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -102,6 +103,22 @@ def spread(
     return mean, jnp.concatenate([rows, (jnp.sqrt(rate * (1 - rate)) * mean)[None]])
 
 
+def moved(
+    x: Float[Array, "n d"], weight: Float[Array, " n"], rate: Float[Array, ""]
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """x̄ of `spread`, and the Cholesky factor of (1 − γ)I + YᵀY.
+
+    Where points are spread over devices, these exchange no points but the d² sums of YᵀY.
+    """
+    if not is_spread(len(x)):
+        mean, rows = spread(x, weight, rate)
+        return mean, matched_factor(rows, rate)
+    mean = dot(weight, x)
+    rows = jnp.sqrt(rate * weight)[:, None] * (x - mean)
+    product = dot(rows.T, rows) + rate * (1 - rate) * jnp.outer(mean, mean)
+    return mean, _factor(product, jnp.trace(product), rate)
+
+
 def matched_factor(rows: Float[Array, "n d"], rate: Float[Array, ""]) -> Float[Array, "d d"]:
     """The Cholesky factor of C = (1 − γ)I + YᵀY, positive definite in floating point too.
 
@@ -109,8 +126,12 @@ def matched_factor(rows: Float[Array, "n d"], rate: Float[Array, ""]) -> Float[A
     would outweigh it, and γ = 1 with fewer points than dimensions, get as much of the identity as
     the rounding needs; in all other cases nothing is added.
     """
-    total = jnp.sum(rows**2)
-    ridge = jnp.maximum(1 - rate, 10 * jnp.finfo(rows.dtype).eps * total)
-    return jnp.linalg.cholesky(
-        dot(rows.T, rows) + ridge * jnp.eye(rows.shape[-1], dtype=rows.dtype)
-    )
+    return _factor(dot(rows.T, rows), jnp.sum(rows**2), rate)
+
+
+def _factor(
+    product: Float[Array, "d d"], total: Float[Array, ""], rate: Float[Array, ""]
+) -> Float[Array, "d d"]:
+    """The same, of YᵀY and its trace."""
+    ridge = jnp.maximum(1 - rate, 10 * jnp.finfo(product.dtype).eps * total)
+    return jnp.linalg.cholesky(product + ridge * jnp.eye(product.shape[-1], dtype=product.dtype))

@@ -13,6 +13,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from scoreascent._arrays import default_dtype
+from scoreascent._layout import by_chain
 from scoreascent._structs import check_count, pytree, unchecked
 from scoreascent.families._numbers import (
     check_fit,
@@ -21,9 +22,8 @@ from scoreascent.families._numbers import (
     inverse_softplus,
     known,
     masked,
-    matched_factor,
     matrix,
-    spread,
+    moved,
     vector,
 )
 from scoreascent.families.base import Gaussian
@@ -178,6 +178,11 @@ def whiten(
     loc: Float[Array, " d"], tril: Float[Array, "d d"], z: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
     """Return x = L⁻¹(z − loc), row by row."""
+    return by_chain(_whitened, (loc, tril))(z)
+
+
+def _whitened(whole: Any, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    loc, tril = whole
     return solve_triangular(tril, (z - loc).T, lower=True).T
 
 
@@ -189,8 +194,8 @@ def matched(
     rate: Float[Array, ""],
 ) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     """The new loc and raw, given points x = L⁻¹(z − loc)."""
-    mean, rows = spread(x, weight, rate)
-    return loc + rate * dot(tril, mean), raw_of(dot(tril, matched_factor(rows, rate)))
+    mean, factor = moved(x, weight, rate)
+    return loc + rate * dot(tril, mean), raw_of(dot(tril, factor))
 
 
 def lower(raw: Any) -> Float[Array, "d d"]:

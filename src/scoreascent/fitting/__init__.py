@@ -9,6 +9,7 @@ from scoreascent.fitting.into_folder import fit_many
 from scoreascent.fitting.loading import LoadError, load
 from scoreascent.fitting.many import Fits
 from scoreascent.fitting.predict import Predictions
+from scoreascent.fitting.processes import ProcessLostError
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.starts import laplace, pathfinder
 from scoreascent.fitting.stopping import Converged
@@ -23,6 +24,7 @@ __all__ = [
     "Handover",
     "LoadError",
     "Predictions",
+    "ProcessLostError",
     "Result",
     "calibrate",
     "compare",

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
 
+from scoreascent._layout import Layout
 from scoreascent._random import as_key
 from scoreascent._structs import check_count
 from scoreascent.families import Family
 from scoreascent.families.flow import require_flows
+from scoreascent.fitting.devices import as_layout
 from scoreascent.fitting.ladder import Ladder
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import Replicate, State, Trace, first_q
@@ -59,6 +61,7 @@ class Arguments:
     callback: Callable[[State, Trace], object] | None
     callback_every: int
     throw: bool
+    layout: Layout | None = None  # of the devices that the fit is spread over
     label: str = "fit"  # what is shown of it while it runs
 
 
@@ -85,6 +88,8 @@ def check(
     callback: Any,
     callback_every: Any,
     throw: bool,
+    mesh: Any = None,
+    devices: Any = None,
 ) -> Arguments:
     """Return the arguments of `fit` as they are used, or raise a ValueError that names one."""
     method = _check_method(method)
@@ -143,6 +148,7 @@ def check(
         callback=callback,
         callback_every=check_count("callback_every", callback_every, 1),
         throw=throw,
+        layout=as_layout(mesh, devices, target, method, chains, count),
     )
 
 

@@ -150,6 +150,9 @@ def fit(given: Arguments) -> Result:
         decisions.append(text)
         console.print(f"auto: {text}")
 
+    if given.layout is not None:
+        more = "; chains in multiples of that" if given.layout.chains > 1 else ""
+        say(f"mesh: {given.layout.words()}{more}")
     for note in () if given.target.model is None else given.target.model.notes:
         say(note)
     key_start, key_fit, key_judge = split(given.key, 3)
@@ -253,7 +256,7 @@ def _is_long(given: Arguments) -> bool:
 
 def _still(given: Arguments, q: Family) -> Arguments:
     """Return the arguments of a stage of proposals from a q that stands still."""
-    n = given.chains or _more(given.tolerance) * CHAINS_IF_CLOSE
+    n = given.chains or _over_devices(given, _more(given.tolerance) * CHAINS_IF_CLOSE)
     steps = MAX_STEPS if given.steps is None else given.steps
     stop = Ladder(tolerance=given.tolerance / standard_errors(n), most=max(steps, MIN_LADDER_STEPS))
     method = pmcsa(n, PROPOSALS_ALONE, batch=_batch(given))
@@ -267,7 +270,7 @@ def _batch(given: Arguments) -> int | None:
 
 def _stage(given: Arguments, q: Family, kernel: Kernel) -> Arguments:
     """Return the arguments of a stage in which q follows chains that move by this kernel."""
-    n = given.chains or _chains(q, given.tolerance)
+    n = given.chains or _over_devices(given, _chains(q, given.tolerance))
     update = _update(q, n) if given.update is None else given.update
     stop = given.stop
     if stop is None and given.average is False:
@@ -286,7 +289,7 @@ def _asks_nothing(given: Arguments) -> bool:
 def _ladder(given: Arguments, key: PRNGKeyArray, say: Say) -> Arguments:
     """Return the arguments of a fit by chains that move by themselves."""
     many = LADDER_CHAINS.get(jax.default_backend(), MANY_CHAINS)
-    n = given.chains or _more(given.tolerance) * many
+    n = given.chains or _over_devices(given, _more(given.tolerance) * many)
     steps = LADDER_STEPS if given.steps is None else given.steps
     tolerance = given.tolerance / standard_errors(n)
     stop = Ladder(tolerance=tolerance, most=max(steps, MIN_LADDER_STEPS))
@@ -347,7 +350,7 @@ def _flow(given: Arguments, q: Family, states: Any, key: PRNGKeyArray, say: Say)
     flow = Flow.from_gaussian(q.envelope())
     if states is not None:
         flow = trained(flow, states, key)
-    n = given.chains or _chains(flow, given.tolerance)
+    n = given.chains or _over_devices(given, _chains(flow, given.tolerance))
     steps = FLOW_STEPS if given.steps is None else given.steps
     stop = Rounds(tolerance=given.tolerance / standard_errors(n), most=max(steps, Rounds.first))
     say(f"family: {flow.describe()}, trained on the chains' states each time steps have doubled")
@@ -581,6 +584,11 @@ def _chains(q: Family, tolerance: float) -> int:
         return _more(tolerance) * SPARSE_CHAINS
     free = max(2 * q.dim, PER_PART * _parts(q))
     return _more(tolerance) * int(np.clip(32 * -(-free // 32), MIN_CHAINS, MAX_CHAINS))
+
+
+def _over_devices(given: Arguments, n: int) -> int:
+    """Return so many chains, or a few more that divide over the devices of a mesh."""
+    return n if given.layout is None else given.layout.rounded(n)
 
 
 def _parts(q: Family) -> int:

@@ -12,16 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoreascent._batches import log_probs
+from scoreascent._layout import local
 from scoreascent.fitting import checkpoint as files
 from scoreascent.fitting.ahead import Ahead
 from scoreascent.fitting.arguments import Arguments
+from scoreascent.fitting.devices import put
 from scoreascent.fitting.host import Hook, Saver, Setup, replications_first
 from scoreascent.fitting.host import run as run_on_host
 from scoreascent.fitting.provenance import density_at_fixed_points, describe, versions
 from scoreascent.fitting.result import DivergenceError, Result
 from scoreascent.fitting.stopping import Watch
 from scoreascent.kernels import Places
-from scoreascent.loop import Average, State, blank_trace, check_start, first_state, run_chunk
+from scoreascent.loop import (
+    Average,
+    State,
+    blank_trace,
+    check_start,
+    first_state,
+    placed,
+    run_chunk,
+)
 from scoreascent.run import Start
 from scoreascent.target import Target
 from scoreascent.update import DEFAULT
@@ -37,12 +47,14 @@ def fit(given: Arguments) -> Result:
     update = DEFAULT if given.update is None else given.update
     steps = DEFAULT_STEPS if given.steps is None else given.steps
     average_from = _average_start(given.average, steps) if stop is None else 0
-    setup = Setup(given.target, method, update, given.replicate)
+    layout = given.layout
+    setup = Setup(put(given.target, layout), method, update, given.replicate)
     keys = given.key if given.count is None else jax.random.split(given.key, given.count)
     places = None if given.start is None else _places(given.start, given.target, given.count)
     begin = functools.partial(
-        first_state, *setup, average_from is not None, q, keys, np.int32(average_from or 0), places
-    )
+        first_state, *setup, average_from is not None, q, keys, np.int32(average_from or 0), places,
+        layout=layout,
+    )  # fmt: skip
     # a state that is given needs no first one, only its shapes
     first = begin() if given.state is None else jax.eval_shape(begin)
     identity = describe(given.target, method, update, q, average_from, given.count, given.key)
@@ -62,18 +74,22 @@ def fit(given: Arguments) -> Result:
         state, trace, windows = files.load(given.checkpoint, (first, trace, windows), identity)
     elif state is None:
         state = first
-        check_start(state, given.target, given.replicate)
+        check_start(local(layout, state), given.target, given.replicate)
     assert state is not None
     _check_state(state, first, steps)
+    state = placed(layout, method, state)
 
-    saver = Saver(given.checkpoint, given.checkpoint_every, identity)
+    saver = Saver(given.checkpoint, given.checkpoint_every, identity, layout)
     hook = Hook(given.callback, given.callback_every)
     watch = Watch(None, method, None) if stop is None else stop.watch(method, windows, given.target)
     began = time.perf_counter()
     state, trace, status = run_on_host(
-        setup, state, trace, steps, given.progress, saver, hook, watch, given.label
+        setup, state, trace, steps, given.progress, saver, hook, watch, given.label, layout
     )
+    state = local(layout, state)
     provenance = {"steps": steps, "seconds": time.perf_counter() - began, **identity, **versions()}
+    if layout is not None:
+        provenance["mesh"] = layout.words()
     if stop is not None:
         done = int(np.max(np.asarray(state.step)))
         provenance |= {"stop": watch.words(done), "stop_rule": repr(stop)}
@@ -106,7 +122,7 @@ def compile_ahead(given: Arguments, places: int | None, ahead: Ahead) -> None:
     """
     method, q = given.method, given.q
     stop: Any = given.stop
-    if stop is None:
+    if stop is None or given.layout is not None:
         return
     assert method is not None
     assert q is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import optax
+from jax.sharding import Mesh
 
 from scoreascent._cache import use_cache_if_asked
 from scoreascent._memory import memory_kept
@@ -17,7 +18,9 @@ from scoreascent.families import Family
 from scoreascent.fitting import automatic, by_method
 from scoreascent.fitting.arguments import FamilyName, check
 from scoreascent.fitting.many import Fits, fit_list
+from scoreascent.fitting.processes import company
 from scoreascent.fitting.result import Result
+from scoreascent.fitting.spreading import spread
 from scoreascent.fitting.stopping import Converged
 from scoreascent.loop import State, Trace
 from scoreascent.methods import Method
@@ -51,6 +54,8 @@ class Options(TypedDict, total=False):
     callback: Callable[[State, Trace], object] | None
     callback_every: int
     throw: bool
+    mesh: Mesh | None
+    devices: Literal["all"] | None
 
 
 @overload
@@ -92,6 +97,8 @@ def fit(
     callback: Callable[[State, Trace], object] | None = None,
     callback_every: int = 1000,
     throw: bool = True,
+    mesh: Mesh | None = None,
+    devices: Literal["all"] | None = None,
 ) -> Any:
     """Fit q to a posterior.
 
@@ -140,6 +147,10 @@ def fit(
         callback_every: iterations between two calls.
         throw: raise `DivergenceError` if the fit diverges, rather than give it back with the
             status "diverged". Replications never raise; their statuses tell.
+        mesh: spread the fit over devices, of one process or of several: a `jax.sharding.Mesh` with
+            axes `chains`, over which chains are spread, and `rows`, over which the rows of the
+            target's data are; either may be left out (see docs/scaling.md).
+        devices: "all" for a mesh of all devices: of rows where data are many, else of chains.
 
     Ctrl-C ends the run after the current chunk and gives back what is there, with the status
     "interrupted"; pressed twice it raises as usual.
@@ -157,7 +168,7 @@ def fit(
             "q0": q0, "start": start, "optimizer": optimizer, "steps": steps, "stop": stop,
             "average": average or None, "family": None if family == "auto" else family,
             "chains": chains, "batch": batch, "checkpoint": checkpoint, "state": state,
-            "callback": callback,
+            "callback": callback, "mesh": mesh, "devices": devices,
         }  # fmt: skip
         return fit_list(target, key, tolerance, progress, asked)
     given = check(
@@ -182,12 +193,15 @@ def fit(
         callback=callback,
         callback_every=callback_every,
         throw=throw,
+        mesh=mesh,
+        devices=devices,
     )
     many = given.target.data_size >= MANY_DATA and jax.default_backend() == "cpu"
     given.target.take_raised()
     try:
         heard = listening() if given.target.is_foreign else contextlib.nullcontext()
-        with memory_kept(many), heard:
+        with company(given.layout), memory_kept(many), heard:
+            given = spread(given)
             return automatic.fit(given) if given.method is None else by_method.fit(given)
     except Exception:  # jax's, of several kinds, if a density of the host's has raised
         raised = given.target.take_raised()

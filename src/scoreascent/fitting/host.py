@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scoreascent._layout import Layout, local, to_host
 from scoreascent._progress import Bar, catch_interrupt
 from scoreascent.fitting import checkpoint as files
 from scoreascent.fitting.ladder import Climb
+from scoreascent.fitting.processes import agreed, is_first
 from scoreascent.fitting.stopping import Watch
-from scoreascent.loop import CHUNK_ROWS, Replicate, State, Trace, run_chunk
+from scoreascent.loop import CHUNK_ROWS, Replicate, State, Trace, placed, run_chunk
 from scoreascent.methods import Method
 from scoreascent.run import Status
 from scoreascent.target import Target
@@ -44,8 +46,13 @@ def run(
     hook: Hook,
     watch: Watch | Climb,
     label: str = "fit",
+    layout: Layout | None = None,
 ) -> tuple[State, Trace, Status | tuple[Status, ...]]:
-    """Run chunks until `steps`, with the host's work between them."""
+    """Run chunks until `steps`, with the host's work between them.
+
+    With a `layout` over several processes all of them do so, and cut the run alike.
+    """
+    keeps = watch.keep, watch.slopes, layout
     done, parts = int(np.max(np.asarray(state.step))), [trace]
     skips = _trailing(trace.skipped, np.zeros(state.step.shape, int))
     limit = max(1, min(MAX_SKIPS, steps))
@@ -55,15 +62,15 @@ def run(
     size = FIRST_CHUNK
     with catch_interrupt() as interrupt, Bar(progress, steps, done, label) as bar:
         if done < steps:
-            run_chunk(
-                *setup, state, np.int32(0), watch.keep, watch.slopes
-            )  # compiles, so that the clock times iterations
-        if hook.asks_to_stop(state, parts) and done < steps and ended == "max_steps":
+            # compiles, so that the clock times iterations
+            run_chunk(*setup, state, np.int32(0), *keeps)
+        (called,) = agreed(layout, (), (hook.asks_to_stop(state, parts),))
+        if called and done < steps and ended == "max_steps":
             ended = "stopped"
         while done < steps and ended == "max_steps" and not watch.hopeless:
             n = min(size, steps - done, hook.room(done), watch.room(done))
             clock = time.perf_counter()
-            state, rows, points = run_chunk(*setup, state, np.int32(n), watch.keep, watch.slopes)
+            state, rows, points = run_chunk(*setup, state, np.int32(n), *keeps)
             parts.append(Trace(*(np.asarray(x)[:n].copy() for x in rows)))
             pace = CHUNK_SECONDS / max(time.perf_counter() - clock, 1e-6)
             size = int(np.clip(n * pace, 1, min(4 * size, CHUNK_ROWS)))
@@ -71,18 +78,23 @@ def run(
             skips = _trailing(parts[-1].skipped, skips)
             if np.all(skips >= limit):
                 ended = "diverged"
-            state = watch.after_chunk(state, parts, done, points)
+            state = watch.after_chunk(state, parts, done, to_host(points))
+            state = placed(layout, setup.method, state)
             if watch.met and ended == "max_steps":
                 ended = "converged"
             called = hook.is_due(done, steps) and hook.asks_to_stop(state, parts)
-            if interrupt.asked and ended == "max_steps":
+            size, is_due, asked, called = agreed(
+                layout, (size, saver.is_due()), (interrupt.asked, called)
+            )
+            if asked and ended == "max_steps":
                 ended = "interrupted"
             elif called and done < steps and ended == "max_steps":
                 ended = "stopped"
             loss, acceptance = (float(np.mean(x)) for x in (parts[-1].loss, parts[-1].acceptance))
             bar.update(done, loss, acceptance, watch.aim())
             is_last = done >= steps or ended != "max_steps" or watch.hopeless
-            saver.save(state, parts, watch.windows, force=is_last)
+            if is_last or is_due:
+                saver.save(state, parts, watch.windows)
     trace = join(parts)
     if skips.shape == ():
         return state, trace, ended
@@ -136,15 +148,28 @@ class Hook:
 class Saver:
     """Writes the checkpoint now and then; a disk that is full costs the file, not the run."""
 
-    def __init__(self, path: Path | None, every: float, identity: dict[str, Any]) -> None:
-        self._path, self._every, self._identity = path, every, identity
+    def __init__(
+        self,
+        path: Path | None,
+        every: float,
+        identity: dict[str, Any],
+        layout: Layout | None = None,
+    ) -> None:
+        self._path, self._every, self._identity, self._layout = path, every, identity, layout
         self._last = time.monotonic()
 
-    def save(self, state: State, parts: list[Trace], windows: Any, force: bool) -> None:
-        """Write the file if it is time, or if `force` says so."""
-        if self._path is None or not (force or time.monotonic() - self._last >= self._every):
+    def is_due(self) -> bool:
+        """Tell whether it is time to write the file."""
+        return self._path is not None and time.monotonic() - self._last >= self._every
+
+    def save(self, state: State, parts: list[Trace], windows: Any) -> None:
+        """Write the file; of several processes the first one does, with what all of them have."""
+        if self._path is None:
             return
         self._last = time.monotonic()
+        state = local(self._layout, state)
+        if not is_first(self._layout):
+            return
         try:
             files.save(self._path, (state, join(parts), windows), self._identity)
         except OSError as error:

@@ -9,16 +9,20 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
 
 from scoreascent._arrays import as_default, default_dtype
 from scoreascent._batches import log_probs
+from scoreascent._layout import to_host
 from scoreascent._version import __version__
 from scoreascent.families import Family
 from scoreascent.loop import Replicate
 from scoreascent.target import Target
+
+MAX_HASHED = 2**26  # numbers, beyond which the bytes of spread arrays are not brought together
 
 
 def versions() -> dict[str, str]:
@@ -53,7 +57,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return the settings that fix a run's numbers, as JSON."""
     return {
-        "target": _printed(target),
+        "target": printed(target),
         "data": digest(target),
         "method": repr(method),
         "update": repr(update),
@@ -74,7 +78,7 @@ def posterior(target: Target, q: Family, replicate: Replicate) -> dict[str, Any]
     if getattr(target.model, "centrable", ()):
         data = data[:-1]
     return {
-        "target": _printed(target),
+        "target": printed(target),
         "float": str(default_dtype()),
         "named": target.is_named,
         "names": list(target.site_names),
@@ -84,7 +88,7 @@ def posterior(target: Target, q: Family, replicate: Replicate) -> dict[str, Any]
     }
 
 
-def _printed(target: Any) -> str:
+def printed(target: Any) -> str:
     """Return how a target prints, less addresses in memory, which are of one process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(target))
 
@@ -105,10 +109,34 @@ def density_at_fixed_points(target: Target, q: Family, replicate: Replicate) -> 
 
 
 def digest(tree: Any) -> str:
-    """Return a checksum of every leaf's shape, dtype and bytes."""
+    """Return a checksum of every leaf's shape, dtype and bytes.
+
+    Large arrays that lie on devices of several processes are summed up where they are.
+    """
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
-        array = np.asarray(leaf)
+        if jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and leaf.size > MAX_HASHED:
+            sha.update(f"{leaf.shape}{leaf.dtype}{np.asarray(_checksum(leaf)).tolist()}".encode())
+            continue
+        array = to_host(leaf)
         sha.update(f"{array.shape}{array.dtype}".encode())
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()[:16]
+
+
+@jax.jit
+def _checksum(x: Any) -> Any:
+    """Return two numbers that all of an array's bits and places have a part in."""
+    if x.dtype.itemsize < 4:
+        x = x.astype(jnp.float32)  # which has room for all of its values
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    place = jnp.zeros(bits.shape, jnp.uint32)
+    for axis in range(bits.ndim):
+        place = place * jnp.uint32(0x9E3779B1) + jax.lax.broadcasted_iota(
+            jnp.uint32, bits.shape, axis
+        )
+        place = (place ^ (place >> 15)) * jnp.uint32(0x85EBCA77)
+    place = place ^ (place >> 13)
+    return jnp.stack([jnp.sum(bits * (place | 1)), jnp.sum(bits ^ place)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
+from scoreascent._layout import by_chain, together
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Defensive, Family
 from scoreascent.kernels.base import (
@@ -67,13 +68,20 @@ class CIS(Config, Moves):
         key_retain, key_draw = jax.random.split(key)
         retained = pick(key_retain, eta)
         keys = jax.random.split(key_draw, self.n - 1)
-        fresh, invalid = jax.vmap(lambda k: evaluate(target, draw(k, q, self.defensive)))(keys)
+        fresh, invalid = together(by_chain(self._drawn, (target, q))(keys))
         points: Point = jax.tree.map(
             lambda old, new: jnp.concatenate([old[None], new]), retained, fresh
         )
-        log_w = jax.vmap(lambda p: log_weight(q, p, self.defensive))(points)
+        log_w = by_chain(self._log_weights, q)(points)
         weight = normalise(log_w).astype(eta.weight.dtype)
         return Particles(*points, weight), Info(1 - weight[0], jnp.sum(invalid, dtype=jnp.int32))
+
+    def _drawn(self, whole: Any, keys: PRNGKeyArray) -> Any:
+        target, q = whole
+        return jax.vmap(lambda k: evaluate(target, draw(k, q, self.defensive)))(keys)
+
+    def _log_weights(self, q: Family, points: Point) -> Float[Array, " n"]:
+        return jax.vmap(lambda p: log_weight(q, p, self.defensive))(points)
 
     def evaluations(self, eta: Particles, steps: int) -> Count:
         """Return what `steps` steps cost: the retained point is not evaluated again."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from scoreascent._layout import by_chain, together
 from scoreascent._structs import Config
 from scoreascent.families import Defensive, Family
 from scoreascent.kernels.base import (
@@ -77,7 +78,10 @@ class IMH(Config, Metropolis):
         log q of the first point computed once: only accept/reject is sequential.
         """
         pairs = jax.vmap(jax.random.split)(keys)
-        proposals, log_ws, invalid = jax.vmap(lambda k: self.candidate(k, target, q))(pairs[:, 0])
+        candidates = by_chain(
+            lambda whole, keys: jax.vmap(lambda k: self.candidate(k, *whole))(keys), (target, q)
+        )
+        pairs, (proposals, log_ws, invalid) = together((pairs, candidates(pairs[:, 0])))
 
         def transition(carry, inputs):  # type: ignore[no-untyped-def]
             current, log_w = carry

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from scoreascent._layout import by_chain, together
 from scoreascent._structs import Config, check_count
 from scoreascent.families import Family
 from scoreascent.kernels.base import (
@@ -143,7 +144,8 @@ class Parallel(Config, _OfKernel):
         """Return n independent draws."""
         points = initial_points(key, target, q, self.n, places)
         if not self.rao_blackwell:
-            first = jax.vmap(lambda point: self.kernel.prepare(target, point))(points)
+            prepare = jax.vmap(self.kernel.prepare, (None, 0))
+            first = by_chain(prepare, target)(points)
             return equal_weights(first, self.kernel.first_tuning(q))
         return self._pairs(points, points, jnp.zeros_like(points.log_p))
 
@@ -155,15 +157,17 @@ class Parallel(Config, _OfKernel):
             return self._step_rao_blackwell(key, target, q, eta)
         keys = jax.random.split(key, self.n)
 
-        def move(k: PRNGKeyArray, point: Any) -> Any:
-            return self.kernel.tuned_step(k, target, q, point, eta.tuning)
+        def moved(whole: Any, keys: PRNGKeyArray, points: Any) -> Any:
+            target, q, tuning = whole
 
-        if self.batch is None or self.batch >= self.n:
-            points, info, seen = jax.vmap(move)(keys, _points(eta))
-        else:
-            points, info, seen = jax.lax.map(
-                lambda x: move(*x), (keys, _points(eta)), batch_size=self.batch
-            )
+            def move(k: PRNGKeyArray, point: Any) -> Any:
+                return self.kernel.tuned_step(k, target, q, point, tuning)
+
+            if self.batch is None or self.batch >= self.n:
+                return jax.vmap(move)(keys, points)
+            return jax.lax.map(lambda x: move(*x), (keys, points), batch_size=self.batch)
+
+        points, info, seen = by_chain(moved, (target, q, eta.tuning))(keys, _points(eta))
         tuning = self.kernel.retune(eta.tuning, _over_chains(seen), points)
         return equal_weights(points, tuning), _summarise(info)
 
@@ -176,14 +180,21 @@ class Parallel(Config, _OfKernel):
     ) -> tuple[Particles, Info]:
         assert isinstance(self.kernel, Metropolis)
         kernel, n = self.kernel, self.n
+        eta = together(eta)
         key_accept, key_propose = jax.random.split(key)
         moved = jax.random.uniform(key_accept, (n,), eta.weight.dtype) < n * eta.weight[:n]
         current = Point(
             jnp.where(moved[:, None], eta.z[:n], eta.z[n:]),
             jnp.where(moved, eta.log_p[:n], eta.log_p[n:]),
         )
-        keys = jax.random.split(key_propose, n)
-        proposal = jax.vmap(lambda k, p: kernel.propose(k, target, q, p))(keys, current)
+        current, keys = together((current, jax.random.split(key_propose, n)))
+
+        def proposed(whole: Any, keys: PRNGKeyArray, points: Point) -> Any:
+            return jax.vmap(lambda k, point: kernel.propose(k, whole[0], whole[1], point))(
+                keys, points
+            )
+
+        proposal = together(by_chain(proposed, (target, q))(keys, current))
         eta = self._pairs(proposal.point, current, proposal.acceptance)
         return eta, _summarise(Info(proposal.acceptance, proposal.invalid))
 
