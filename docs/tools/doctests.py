@@ -11,9 +11,9 @@ PROMPT = re.compile(r"^ *>>>")
 
 
 def fenced(text: str) -> str:
-    """A docstring with a fence around every doctest, under the word Example.
+    r"""A docstring with a fence around every doctest, under the word Example.
 
-    >>> print(fenced("Add one.\\n\\n>>> add(1)\\n2"))
+    >>> print(fenced("Add one.\n\n>>> add(1)\n2"))
     Add one.
     <BLANKLINE>
     **Example**

@@ -16,24 +16,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+from contents import GROUPS, MODULES, ROOT_PAGES
 from mkdocs.structure.files import File, Files
-from public_names import GROUPS, MODULES
 
 log = logging.getLogger("mkdocs.hooks")  # its warnings are errors
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "https://github.com/scoreascent/scoreascent"
-PAGES = {  # files at the root that are pages of the site
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
-    "SECURITY.md": "security.md",
-    "README.md": "index.md",
-    "examples/README.md": "examples/index.md",
-}
 FENCE = re.compile(r"(^ *```.*?^ *```[^\S\n]*$)", re.DOTALL | re.MULTILINE)
 OPTIONS = re.compile(r"^( *```(?:python|text)) (?:slow|notest|near)$", re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 NAMES = {name for names in GROUPS.values() for name in names}
+WORDS = {"compare", "evaluate", "fit", "gradient", "load"}  # of arguments and attributes too
 CODE = re.compile(r"<code>(sa\.)?(\w+)((?:\(.*?\))?)</code>")
 OPEN = re.compile(r"(<(?:a|pre|h[1-6])\b.*?</(?:a|pre|h[1-6])>)", re.DOTALL)
 
@@ -52,10 +45,10 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made of other files."""
-    made = {page: text(ROOT / path) for path, page in PAGES.items() if page != "index.md"}
+    made = {page: text(ROOT / path) for path, page in ROOT_PAGES.items() if page != "index.md"}
     for script in sorted((ROOT / "examples").glob("*.py")):
         made[f"examples/{script.stem}.md"] = example(script)
-    made["reference/index.md"] = contents()
+    made["reference/index.md"] = reference_index()
     for name in sorted(NAMES):
         made[reference(name)] = f"---\ntitle: {name}\n---\n\n::: scoreascent.{name}\n"
     for name in MODULES:
@@ -67,7 +60,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn links of the repository into links of the site."""
-    home = {site: repo for repo, site in PAGES.items() if site != "index.md"}
+    home = {site: repo for repo, site in ROOT_PAGES.items() if site != "index.md"}
     source = home.get(page.file.src_uri)
     if source is None and page.file.src_uri.startswith("examples/"):
         source = page.file.src_uri.replace(".md", ".py")
@@ -91,8 +84,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def placed(path: str, files: Files, seen_from: str) -> str:
     """Where a file of the repository is on the site; the repository's own page if it is not."""
-    if path in PAGES:
-        return PAGES[path]
+    if path in ROOT_PAGES:
+        return ROOT_PAGES[path]
     if path.startswith("examples/") and path.endswith(".py"):
         return path.removesuffix(".py") + ".md"
     inside = path.removeprefix("docs/")
@@ -113,7 +106,8 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     def linked(match: re.Match[str]) -> str:
         prefix, name, call = match[1], match[2], match[3]
         itself = page.file.src_uri == reference(name)
-        if name not in NAMES or itself or not (prefix or (within and (call or len(name) > 3))):
+        meant = prefix or (within and (call or name not in WORDS))
+        if name not in NAMES or itself or not meant:
             return match[0]
         return f'<a class="name" href="{away}/{name}.html">{match[0]}</a>'
 
@@ -148,9 +142,13 @@ def module_page(name: str) -> str:
     return f"---\ntitle: {name}\n---\n\n::: scoreascent.{name}\n{options}"
 
 
-def contents() -> str:
+def reference_index() -> str:
     """The first page of the reference: every name with what it is, in a line."""
-    lines = ["# Reference", "", "Every public name, made from its docstring. `import scoreascent as sa`."]
+    lines = [
+        "# Reference",
+        "",
+        "Every public name, made from its docstring. `import scoreascent as sa`.",
+    ]
     said = docstrings()
     for group, names in GROUPS.items():
         lines += ["", f"## {group}", "", "| | |", "|---|---|"]
@@ -168,7 +166,9 @@ def docstrings() -> dict[str, str]:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in NAMES:
                 said = ast.get_docstring(node)
                 if said and not (node.name in found and "experiments" in path.parts):
-                    found.setdefault(node.name, html.escape(said.splitlines()[0]).replace("|", "\\|"))
+                    found.setdefault(
+                        node.name, html.escape(said.splitlines()[0]).replace("|", "\\|")
+                    )
     return found
 
 

@@ -124,9 +124,7 @@ def chains() -> None:
     """A whole run of pMCSA beside the ELBO's, as an animation."""
     frames = np.unique(np.round(np.geomspace(1, 600, 46)).astype(int))
     q0 = sa.MeanField.from_moments([-1.8, 1.8], [0.5, 0.5])
-    ours, theirs = (
-        watched(method, q0, frames) for method in (sa.pmcsa(200), sa.elbo(40))
-    )
+    ours, theirs = (watched(method, q0, frames) for method in (sa.pmcsa(200), sa.elbo(40)))
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 4), layout="constrained")
     sds = f"{1.0:.2f}"
 
@@ -163,7 +161,9 @@ def smaller(path: Path, colours: int = 48) -> None:
             for page in ImageSequence.Iterator(picture)
         ]
         wait = picture.info["duration"]
-    pages[0].save(path, save_all=True, append_images=pages[1:], duration=wait, loop=0, optimize=True)
+    pages[0].save(
+        path, save_all=True, append_images=pages[1:], duration=wait, loop=0, optimize=True
+    )
 
 
 def watched(method: sa.Method, q0: sa.Family, steps: Any) -> list[tuple[Any, Any]]:

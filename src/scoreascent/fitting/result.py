@@ -40,6 +40,14 @@ class Result(Run):
 
     `decisions` says what `fit(target)` chose, `diagnosis` how it judges the outcome, and
     `evaluations` how many densities and gradients of the target it took.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> result = sa.fit(target, sa.pmcsa(8), steps=5, progress=False)
+    >>> result.status, result.q.mean.shape, result.trace.acceptance.shape
+    ('max_steps', (2,), (5,))
+    >>> result.sample(0, 100)["z"].shape
+    (100, 2)
     """
 
     decisions: tuple[str, ...] = ()
@@ -325,7 +333,16 @@ class Result(Run):
 
 
 class DivergenceError(RuntimeError):
-    """Every one of the last updates would have made q non-finite. `.result` is what there was."""
+    """Every one of the last updates would have made q non-finite. `.result` is what there was.
+
+    >>> import jax.numpy as jnp, optax, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> try:
+    ...     sa.fit(target, sa.pmcsa(4), optimizer=optax.sgd(1e38), steps=300, progress=False)
+    ... except sa.DivergenceError as error:
+    ...     print(error.result.status)
+    diverged
+    """
 
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)

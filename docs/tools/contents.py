@@ -1,7 +1,17 @@
-"""Which public names stand on which page of the reference, in the order in which one reads them.
+"""What the site is made of beside the pages in docs/: files at the root, and the reference.
 
-A test holds this list against `scoreascent.__all__`. Submodules have one page each.
+`GROUPS` has the public names in the order in which one reads them, each with a page of its own; a
+test holds it against `scoreascent.__all__`. Submodules have one page each.
 """
+
+ROOT_PAGES: dict[str, str] = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
+    "SECURITY.md": "security.md",
+    "README.md": "index.md",
+    "examples/README.md": "examples/index.md",
+}
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Fitting": ("fit", "Result", "Converged", "Start", "State", "Trace", "use_cache"),
