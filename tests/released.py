@@ -13,10 +13,6 @@ NEEDED = (
     "scoreascent/cli.py",
     "scoreascent/experiments/accuracy/references/ar2.csv",
 )
-    "scoreascent/py.typed",
-    "scoreascent/cli.py",
-    "scoreascent/experiments/accuracy/references/ar2.csv",
-)
 
 
 def contents(archive: Path) -> dict[str, int]:
@@ -50,7 +46,7 @@ def main(folder: Path) -> None:
         sys.exit(f"{folder} should have one wheel and one sdist, and has {[*folder.iterdir()]}")
     for archive in archives:
         files = contents(archive)
-        largest = max(files, key=lambda name: files[name])
+        largest = max(files.values())
         size = archive.stat().st_size / 1e6
         print(
             f"{archive.name}: {size:.2f} MB, {len(files)} files, largest {largest} ({files[largest]})"

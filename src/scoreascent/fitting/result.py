@@ -56,8 +56,9 @@ class Result(Run):
 
     @property
     def made(self) -> dict[str, Any]:
-        """The former name of `provenance`."""
-        warnings.warn("Result.made is now Result.provenance", DeprecationWarning, stacklevel=2)
+        """The former name of `provenance`, which goes with version 0.3."""
+        message = "Result.made is now Result.provenance; the old name goes with version 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.provenance
 
     def __bool__(self) -> bool:
