@@ -48,9 +48,7 @@ def main(folder: Path) -> None:
         files = contents(archive)
         largest = max(files.values())
         size = archive.stat().st_size / 1e6
-        print(
-            f"{archive.name}: {size:.2f} MB, {len(files)} files, largest {largest} ({files[largest]})"
-        )
+        print(f"{archive.name}: {size:.2f} MB, {len(files)} files of at most {largest} bytes")
     if problems := [line for archive in archives for line in wrong(archive)]:
         sys.exit("\n".join(problems))
 

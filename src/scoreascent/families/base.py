@@ -190,7 +190,7 @@ def kl(p: Any, q: Any) -> Float[Array, ""]:
                 "no closed form; average p.log_prob(z) − q.log_prob(z) over draws z of p"
             )
     if p.dim != q.dim:
-        raise ValueError(f"p and q must have one dimension, got {p.dim} and {q.dim}")
+        raise ValueError(f"p and q must have the same dimension, got {p.dim} and {q.dim}")
     columns, variance = p.covariance_parts()
     trace = q.precision_form((p.mean - q.mean)[:, None])
     if columns is not None:

@@ -66,12 +66,12 @@ class Result(Run):
 
     def __len__(self) -> int:
         if self.replications is None:
-            raise TypeError("this result has no replications")
+            raise TypeError("this result is one fit, without replications")
         return self.replications
 
     def __getitem__(self, i: int) -> Result:
         if not -len(self) <= i < len(self):
-            raise IndexError(f"replication {i} of {len(self)}")
+            raise IndexError(f"there is no replication {i}; there are {len(self)}, counted from 0")
         at = lambda tree: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
         return replace(
             self,
