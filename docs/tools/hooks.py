@@ -48,7 +48,6 @@ def on_files(files: Files, config: Any) -> Files:
     made = {page: text(ROOT / path) for path, page in ROOT_PAGES.items() if page != "index.md"}
     for script in sorted((ROOT / "examples").glob("*.py")):
         made[f"examples/{script.stem}.md"] = example(script)
-    made["reference/index.md"] = reference_index()
     for name in sorted(NAMES):
         made[reference(name)] = f"---\ntitle: {name}\n---\n\n::: scoreascent.{name}\n"
     for name in MODULES:
@@ -59,7 +58,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turn links of the repository into links of the site."""
+    """Turn links of the repository into links of the site, and fill the reference's first page."""
+    if page.file.src_uri == "reference/index.md":
+        markdown += reference_index()
     home = {site: repo for repo, site in ROOT_PAGES.items() if site != "index.md"}
     source = home.get(page.file.src_uri)
     if source is None and page.file.src_uri.startswith("examples/"):
@@ -143,12 +144,8 @@ def module_page(name: str) -> str:
 
 
 def reference_index() -> str:
-    """The first page of the reference: every name with what it is, in a line."""
-    lines = [
-        "# Reference",
-        "",
-        "Every public name, made from its docstring. `import scoreascent as sa`.",
-    ]
+    """Tables for the first page of the reference: every name with what it is, in a line."""
+    lines: list[str] = []
     said = docstrings()
     for group, names in GROUPS.items():
         lines += ["", f"## {group}", "", "| | |", "|---|---|"]

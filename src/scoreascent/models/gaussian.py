@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 
+__all__ = ["Gaussian", "wishart_gaussian"]
+
+
 def log_density(z: Float[Array, " d"], data: tuple[Any, Any]) -> Float[Array, ""]:
     """Return log N(z; mean, cov) up to a constant; `data` is (mean, W) with WᵀW = cov⁻¹."""
     mean, whiten = data
