@@ -3,30 +3,39 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+DOCS := $(VENV)/ready-for-the-docs
 DEMO := $(VENV)/ready-for-the-demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 
 # A file's tests share its fixtures and compiled programs, so one process runs them all.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all coverage lint bench clean
+.PHONY: demo test test-all coverage lint bench docs dist clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"'
-	@echo "making an environment in $(VENV)"
+	@echo "1/3  making an environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(DEMO): pyproject.toml | $(BIN)/python
-	@echo "installing scoreascent and what the demo needs into $(VENV): jax, numpyro, matplotlib, ..."
+	@echo "2/3  installing scoreascent and what its demo needs into $(VENV): jax, NumPyro, SciPy, scikit-learn,"
+	@echo "     matplotlib and what they bring, about 500 MB on disk; half a minute to two, by your network"
 	@$(PIP) ".[cli]"
 	@touch $(DEMO)
 
 $(READY): pyproject.toml | $(BIN)/python
-	@echo "installing scoreascent, its extras and the tools of the tests into $(VENV): a few minutes"
+	@echo "2/3  installing the rest into $(VENV): all extras (PyMC, ArviZ, BlackJAX, Ray, ...) and the tools of"
+	@echo "     the tests; a few minutes"
 	@$(PIP) ".[dev]"
-	@touch $(READY) $(DEMO)
+	@touch $(READY) $(DEMO) $(DOCS)
+
+$(DOCS): pyproject.toml | $(BIN)/python
+	@echo "installing MkDocs, its theme and mkdocstrings into $(VENV)"
+	@$(PIP) ".[docs]"
+	@touch $(DOCS)
 
 demo: $(DEMO)
+	@echo "3/3  fitting: two to four minutes of two cores the first time, for most of which jax compiles"
 	$(BIN)/scoreascent demo
 
 test: $(READY)
@@ -48,5 +57,16 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.looks
 
+# The site, into site/; a warning, such as a link that leads nowhere, is an error.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The wheel and the sdist, into dist/, and whether what is in them is what should be.
+dist: $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m tests.released dist
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage out
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage out

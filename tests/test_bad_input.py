@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     # families
     "no entry": (lambda: sa.MeanField.from_moments([], []), "mean must be a vector"),
     "matrix": (lambda: sa.MeanField(np.zeros((2, 2)), np.zeros(2)), "loc must be a vector"),
-    "two lengths": (lambda: sa.MeanField.from_moments([0.0], [1.0, 1.0]), "one shape"),
+    "two lengths": (lambda: sa.MeanField.from_moments([0.0], [1.0, 1.0]), "the same shape"),
     "sd 0": (lambda: sa.MeanField.from_moments([0.0], [0.0]), "sd must be positive"),
     "sd < 0": (lambda: sa.MeanField.from_moments([0.0], [-1.0]), "sd must be positive"),
     "sd NaN": (lambda: sa.MeanField.from_moments([0.0], [np.nan]), "sd must be finite"),

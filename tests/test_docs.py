@@ -2,7 +2,8 @@
 
 A ```python block is run, one namespace to a page, from the root of the repository; one fenced as
 ```python slow runs among the slow tests, and one as ```python notest is only compiled. Where a
-```text block follows at once, it is what was printed.
+```text block follows at once, it is what was printed; as ```text near, but for numbers, which may
+be off by a fifth: on another machine a fit may take another turn.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ from scoreascent.run import TOLERANCE
 from tests.stats import Z_MAX, Z_MUTANT, quick_jit, z_score
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES += sorted(DOCS.glob("tutorials/*.md"))
+OTHERS = [ROOT / "CODE_OF_CONDUCT.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+OTHERS += [*sorted(DOCS.glob("results/**/*.md")), ROOT / "examples" / "README.md"]
 
 FENCED = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```[^\S\n]*$", re.DOTALL | re.MULTILINE)
 INLINE_CODE = re.compile(r"`[^`\n]*`")
+NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+NEAR = 0.2  # by which share a number may be off, and 0.05 whatever it is
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 
 
@@ -41,6 +48,7 @@ class Block(NamedTuple):
     runs: bool
     slow: bool
     prints: str | None
+    nearly: bool = False
 
 
 def blocks(text: str) -> list[Block]:
@@ -52,12 +60,17 @@ def blocks(text: str) -> list[Block]:
         if language != "python":
             continue
         assert options in ([], ["notest"], ["slow"]), f"unknown fence: python {' '.join(options)}"
-        shown = None
-        if after and after[2].strip() == "text" and not text[fence.end() : after.start()].strip():
-            shown = outdented(after)
+        shown, nearly = None, False
+        if (
+            after
+            and after[2].split()[:1] == ["text"]
+            and not text[fence.end() : after.start()].strip()
+        ):
+            assert after[2].split() in (["text"], ["text", "near"]), f"unknown fence: {after[2]}"
+            shown, nearly = outdented(after), after[2].split() == ["text", "near"]
         line = text.count("\n", 0, fence.start()) + 1
         runs, slow = options != ["notest"], options == ["slow"]
-        found.append(Block(outdented(fence), line, runs, slow, shown))
+        found.append(Block(outdented(fence), line, runs, slow, shown, nearly))
     return found
 
 
@@ -71,6 +84,19 @@ def stripped(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()
 
 
+def are_near(printed: str, said: str) -> bool:
+    """Whether two texts have the same words, and numbers that are near each other.
+
+    White space and the lines of tables do not count, since they follow the width of numbers.
+    """
+    texts = [re.sub(r"[\s━─]+", " ", text) for text in (printed, said)]
+    words, numbers = ([find(text) for text in texts] for find in (NUMBER.split, NUMBER.findall))
+    if [w.strip() for w in words[0]] != [w.strip() for w in words[1]]:
+        return False
+    pairs = [(float(a.replace("−", "-")), float(b.replace("−", "-"))) for a, b in zip(*numbers)]
+    return all(abs(a - b) <= max(0.05, NEAR * abs(b)) for a, b in pairs)
+
+
 def run(text: str, path: str, slow: bool = True) -> None:
     """Execute a page, slow blocks included or not; a traceback names the page and its line."""
     namespace: dict[str, Any] = {"__name__": "docs"}
@@ -82,7 +108,11 @@ def run(text: str, path: str, slow: bool = True) -> None:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compiled, namespace)
-        if block.prints is not None:
+        if block.nearly:
+            assert are_near(printed.getvalue(), block.prints or ""), (
+                f"{path}:{block.line} printed\n{printed.getvalue()}"
+            )
+        elif block.prints is not None:
             assert stripped(printed.getvalue()) == stripped(block.prints), f"{path}:{block.line}"
 
 
@@ -125,7 +155,7 @@ def test_slow_code_runs_and_prints_what_it_says(page):
     run(page.read_text(encoding="utf-8"), str(page))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     assert missing(page.read_text(encoding="utf-8"), page.parent) == []
 
@@ -135,6 +165,12 @@ def test_the_checks_can_fail(tmp_path):
     run(page, "page")
     with pytest.raises(AssertionError, match="page:1"):
         run(page.replace("text\n2", "text\n3"), "page")
+    with pytest.raises(AssertionError, match="printed"):
+        run(page.replace("text\n2", "text near\n3"), "page")
+    run(page.replace("text\n2", "text near\n 2.3"), "page")
+    assert are_near("┃ a ┃ 1.0 ┃ -10 ┃", "┃ a ┃  1.04 ┃  -9 ┃")
+    for other in ("sd 10", "mean -10", "mean 10 10", "mean 13"):
+        assert not are_near("mean 10", other)
     with pytest.raises(NameError):
         run("```python\nundefined\n```\n", "page")
     run("```python notest\nundefined\n```\n", "page")

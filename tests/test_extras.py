@@ -17,7 +17,7 @@ import pytest
 import scoreascent as sa
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-EXTRAS = set(PROJECT["optional-dependencies"]) - {"dev"}
+EXTRAS = set(PROJECT["optional-dependencies"]) - {"dev", "docs"}
 OURS = (
     "experiments",
     "cli",

@@ -292,7 +292,7 @@ def test_kl_of_what_has_no_closed_form() -> None:
     for name, pair in {"p": (t, q), "q": (q, t)}.items():
         with pytest.raises(ValueError, match=rf"^{name} must be a MeanField.*no closed form"):
             sa.kl(*pair)
-    with pytest.raises(ValueError, match="one dimension, got 2 and 3"):
+    with pytest.raises(ValueError, match="the same dimension, got 2 and 3"):
         sa.kl(q, sa.FullRank.standard(3))
 
 

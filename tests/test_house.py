@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+
+import scoreascent as sa
+from tests import released
 
 ROOT = Path(__file__).parents[1]
 TESTS = sorted(ROOT.glob("tests/test_*.py"))
@@ -103,7 +107,8 @@ def test_the_oldest_versions_are_the_floors() -> None:
     lines = [line for line in OLDEST.read_text().splitlines() if line and line[0] != "#"]
     pins = {name: bound(r, "==") for name, r in requirements(lines).items()}
     allowed = [*PROJECT["dependencies"]]
-    allowed += [line for name, extra in EXTRAS.items() if name != "dev" for line in extra]
+    tools = ("dev", "docs")
+    allowed += [line for name, extra in EXTRAS.items() if name not in tools for line in extra]
     assert pins == {name: bound(r, ">=") for name, r in requirements(allowed).items()}
 
 
@@ -118,3 +123,35 @@ def test_the_workflow_runs_ci_on_every_version_it_should() -> None:
     assert job["steps"][-1] == {"run": ".ci/run"}
     assert PROJECT["requires-python"] == f">={min(python for python, _ in runs)}"
     assert "matrix.constraints" in job["env"]["PIP_CONSTRAINT"]
+
+
+# -- a release -------------------------------------------------------------------------------------
+
+
+def test_every_place_names_one_version() -> None:
+    assert f"\nversion: {sa.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^## {re.escape(sa.__version__)} \(\d{{4}}-\d\d-\d\d\)$", CHANGES, re.M)
+
+
+CHANGES = (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_release_is_tried_on_the_oldest_and_the_newest_python() -> None:
+    path = ROOT / ".github" / "workflows" / "release.yml"
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    assert jobs["publish"]["needs"] == "try"
+    assert jobs["try"]["strategy"]["matrix"]["python"] == ["3.11", "3.13"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}  # and no token is kept
+
+
+def test_a_wheel_with_a_large_or_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    wheel = tmp_path / "scoreascent-0.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in released.NEEDED[1:]:
+            archive.writestr(name, "")
+        archive.writestr("scoreascent/table.csv", "x" * (released.LARGEST + 1))
+        archive.writestr("tests/test_fit.py", "")
+    about = " ".join(released.wrong(wheel))
+    for name in (released.NEEDED[0], "scoreascent/table.csv", "tests/test_fit.py"):
+        assert name in about
+    assert released.NEEDED[1] not in about

@@ -273,7 +273,7 @@ def free_form(z: Any, data: Any) -> Any:
     [
         ([], "targets must be a non-empty list"),
         ([make_regression(0), "x"], "targets must be a non-empty list of Target"),
-        ([make_regression(0), make_regression(1, n=6)], "targets must have data of one shape"),
+        ([make_regression(0), make_regression(1, n=6)], "targets must have data of the same shape"),
         (
             [sa.Target(line, params={"x": s}) for s in (constraints.real, constraints.positive)],
             "targets must",

@@ -24,6 +24,12 @@ def use_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
     Without a folder that is the one which the environment variable `SCOREASCENT_CACHE` names, else
     `~/.cache/scoreascent`. Programs are told apart by all that went into them, versions included.
     Returns the folder, or None if the variable is 0.
+
+    >>> import os, pytest
+    >>> with pytest.MonkeyPatch.context() as patch:
+    ...     patch.setenv("SCOREASCENT_CACHE", "0")
+    ...     print(use_cache())
+    None
     """
     asked = os.environ.get(VARIABLE, "")
     if asked.lower() in OFF:

@@ -22,6 +22,14 @@ class Config:
 
     They hash and compare by value, so they are static arguments of `jit`, and they print as the
     shortest call that makes them: defaults are left out and nested settings stand first, unnamed.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, repr=False)
+    ... class Walk(Config):
+    ...     scale: float = 0.5
+    ...     steps: int = 1
+    >>> Walk(), Walk(scale=2.0), Walk() == Walk(steps=1)
+    (Walk(), Walk(scale=2.0), True)
     """
 
     def __repr__(self) -> str:
@@ -41,6 +49,15 @@ def pytree(cls: type[T] | None = None, *, static: tuple[str, ...] = ()) -> Any:
     Unlike `jax.tree_util.register_dataclass`, unflattening does not run `__init__`, so a class may
     check its arguments when a person builds it and still be filled by jax with tracers or axes.
     Static fields must hash; `jit` compiles for each of their values.
+
+    >>> from dataclasses import dataclass
+    >>> @pytree(static=("name",))
+    ... @dataclass(frozen=True)
+    ... class Named:
+    ...     values: jax.Array
+    ...     name: str
+    >>> jax.tree.map(lambda x: 2 * x, Named(jax.numpy.ones(2), "ones"))
+    Named(values=Array([2., 2.], dtype=float32), name='ones')
     """
     if cls is None:
         return functools.partial(pytree, static=static)

@@ -53,9 +53,11 @@ def fit(
         list[str] | None, typer.Option("--set", help="NAME=VALUE, an argument (repeat)")
     ] = None,
     key: Annotated[int, typer.Option(help="the seed")] = 0,
-    tolerance: Annotated[float, typer.Option(help="of means, in sds, and of sds")] = 0.1,
+    tolerance: Annotated[
+        float, typer.Option(help="what is good: means in sds, sds as a share")
+    ] = 0.1,
     x64: Annotated[bool, typer.Option(help="compute with 64 bits")] = False,
-    quiet: Annotated[bool, typer.Option(help="say nothing but errors")] = False,
+    quiet: Annotated[bool, typer.Option(help="print nothing but errors")] = False,
 ) -> None:
     """Fit a NumPyro or PyMC model to a table, and keep what is found in a folder.
 
@@ -65,7 +67,7 @@ def fit(
     sa.load), summary.csv, report.html, draws.nc if ArviZ is there, and labels.csv if texts are.
 
     Ends with 0 if the verdict is good, with 3 if the fit is there but the verdict is not good, with
-    1 if something went wrong, and with 2 if the command is not one.
+    1 if something went wrong, and with 2 if the command line was wrong.
     """
     if x64:
         jax.config.update("jax_enable_x64", True)
@@ -108,17 +110,15 @@ def doctor() -> None:
 def reproduce(
     what: Annotated[str, typer.Argument(help="figure1, figure2, table-bnn or table-gp")],
     out: Annotated[Path | None, typer.Option(help="run folder; runs/<what> if not given")] = None,
-    quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
-    draw: Annotated[bool, typer.Option(help="only draw, from the folder's tables")] = False,
+    quick: Annotated[bool, typer.Option(help="a small version: a minute")] = False,
+    draw: Annotated[bool, typer.Option(help="draw what the folder has")] = False,
     data: Annotated[list[str] | None, typer.Option(help="only this data set (repeat)")] = None,
     method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
-    splits: Annotated[
-        int | None, typer.Option(help="only the first so many, in whole blocks")
-    ] = None,
+    splits: Annotated[int | None, typer.Option(help="only so many train-test splits")] = None,
     jobs: Annotated[int, typer.Option(help="processes on this machine")] = 1,
     backend: Annotated[str, typer.Option(help="local, dask or ray")] = "local",
     address: Annotated[str | None, typer.Option(help="of the cluster's scheduler")] = None,
-    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so many")] = None,
 ) -> None:
     """Reproduce a figure or a table of the paper, going on from what the folder holds."""
     registry = _load("experiments.registry")
@@ -158,12 +158,12 @@ def accuracy(
     model: Annotated[list[str] | None, typer.Option(help="only this model (repeat)")] = None,
     method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
     seeds: Annotated[int, typer.Option(help="fits of each model by each method")] = 5,
-    quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
-    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    quick: Annotated[bool, typer.Option(help="a small version: a minute")] = False,
+    draw: Annotated[bool, typer.Option(help="draw what the folder has")] = False,
     references: Annotated[bool, typer.Option(help="make the references, not the fits")] = False,
     out: Annotated[Path | None, typer.Option(help="run folder; runs/accuracy if none")] = None,
-    jobs: Annotated[int, typer.Option(help="processes; the clock is true with one")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+    jobs: Annotated[int, typer.Option(help="processes; with one, times are true")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so many")] = None,
 ) -> None:
     """Compare means and spreads with trusted references: this library, its peers and NUTS."""
     registry = _load("experiments.registry")
@@ -193,11 +193,11 @@ def verdict(
     shape: Annotated[list[str] | None, typer.Option(help="only this shape (repeat)")] = None,
     method: Annotated[list[str] | None, typer.Option(help="only this method (repeat)")] = None,
     seeds: Annotated[int, typer.Option(help="fits of each shape by each method")] = 5,
-    quick: Annotated[bool, typer.Option(help="a small version, in under a minute")] = False,
-    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    quick: Annotated[bool, typer.Option(help="a small version: a minute")] = False,
+    draw: Annotated[bool, typer.Option(help="draw what the folder has")] = False,
     out: Annotated[Path | None, typer.Option(help="run folder; runs/verdict if none")] = None,
     jobs: Annotated[int, typer.Option(help="processes on this machine")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so many")] = None,
 ) -> None:
     """Try to fool the verdict: odd shapes with exact moments, right or wrong, good or not."""
     experiment = _load("experiments.registry").known("verdict", "bench")
@@ -223,10 +223,10 @@ def large(
     ] = None,
     seeds: Annotated[int, typer.Option(help="fits of each model by each method")] = 3,
     quick: Annotated[bool, typer.Option(help="one model, one seed")] = False,
-    draw: Annotated[bool, typer.Option(help="only draw, from the folder's table")] = False,
+    draw: Annotated[bool, typer.Option(help="draw what the folder has")] = False,
     out: Annotated[Path | None, typer.Option(help="run folder; runs/large if none")] = None,
-    jobs: Annotated[int, typer.Option(help="processes; the clock is true with one")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so long")] = None,
+    jobs: Annotated[int, typer.Option(help="processes; with one, times are true")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="stop cleanly after so many")] = None,
 ) -> None:
     """Compare with NUTS on posteriors of 80 to 2000 dimensions: errors, gradients, cold time."""
     experiment = _load("experiments.registry").known("large", "bench")

@@ -189,7 +189,7 @@ def arguments(
             given[name] = table[base].labels or ()
     if missing := [k for k, needed in names.items() if needed and k not in given]:
         raise ValueError(
-            f"data: the model needs {', '.join(missing)}, of which there is no column; there are "
+            f"data: the model needs {', '.join(missing)}, for which there is no column; there are "
             f"{', '.join(table.names) or 'none'}. Name columns as the model's arguments, or give "
             f"--set {missing[0]}=…"
         )

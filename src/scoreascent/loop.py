@@ -37,7 +37,15 @@ class Average(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that iteration t + 1 depends on."""
+    """Everything that iteration t + 1 depends on.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> short = sa.fit(target, sa.pmcsa(4), steps=3, progress=False)
+    >>> longer = sa.fit(target, sa.pmcsa(4), steps=6, state=short.state, progress=False)
+    >>> int(short.state.step), int(longer.state.step)
+    (3, 6)
+    """
 
     step: Int[Array, ""]
     key: PRNGKeyArray
@@ -48,7 +56,14 @@ class State(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """One number an iteration, of each kind; with replications, one row a replication."""
+    """One number an iteration, of each kind; with replications, one row a replication.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> trace = sa.fit(target, sa.pmcsa(4), steps=3, progress=False).trace
+    >>> trace.loss.shape, bool(trace.skipped.any())
+    ((3,), False)
+    """
 
     loss: Any
     acceptance: Any

@@ -42,6 +42,17 @@ class Method(ABC):
 
     A method must have `init`, `step` and `objective`; the rest has defaults for a method without
     chains, whose η is not made of points.
+
+    >>> isinstance(pmcsa(10), Method), isinstance(elbo(10), Method)
+    (True, True)
+    >>> import scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> q, method = sa.MeanField.standard(2), pmcsa(4)
+    >>> eta = method.init(jax.random.key(0), target, q)
+    >>> eta, info = method.step(jax.random.key(1), target, q, eta)
+    >>> slope = jax.grad(lambda q: method.objective(target, q, eta))(q)  # of the shape of q
+    >>> type(slope).__name__, slope.loc.shape
+    ('MeanField', (2,))
     """
 
     @abstractmethod
@@ -232,6 +243,9 @@ def jsa(n: int = 10, kernel: Kernel | None = None) -> ScoreAscent:
     """Joint stochastic approximation (Algorithm 5): N transitions of one chain.
 
     N evaluations of p, N + 1 of q, N draws of q and N score gradients an iteration.
+
+    >>> jsa(10)
+    ScoreAscent(Sequential(IMH(), n=10))
     """
     return ScoreAscent(Sequential(IMH() if kernel is None else kernel, n))
 
@@ -241,6 +255,9 @@ def msc(n: int = 10, defensive: Defensive | None = None) -> ScoreAscent:
 
     N counts the retained point: N − 1 evaluations of p, N of q, N − 1 draws of q and one score
     gradient an iteration.
+
+    >>> msc(10)
+    ScoreAscent(Select(CIS(n=10)))
     """
     return ScoreAscent(Select(CIS(n, defensive)))
 
@@ -250,6 +267,9 @@ def msc_rb(n: int = 10, defensive: Defensive | None = None) -> ScoreAscent:
 
     N counts the retained point: N − 1 evaluations of p, N of q, N − 1 draws of q and N score
     gradients an iteration.
+
+    >>> msc_rb(10)
+    ScoreAscent(CIS(n=10))
     """
     return ScoreAscent(CIS(n, defensive))
 
@@ -258,5 +278,8 @@ def elbo(n: int = 10) -> PathElbo:
     """Ordinary variational inference, for comparison: the ELBO by N path derivatives.
 
     No evaluation but N gradients of p, N draws of q and N gradients of log q an iteration.
+
+    >>> elbo(10)
+    PathElbo(n=10)
     """
     return PathElbo(n)

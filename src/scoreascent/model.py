@@ -20,6 +20,10 @@ class Param(NamedTuple):
 
     The shape is that of the value a model sees: `(3, 3)` for a 3 × 3 Cholesky factor of a
     correlation matrix, though it has only three degrees of freedom.
+
+    >>> from numpyro.distributions import constraints
+    >>> Param(constraints.positive, (3,)).shape
+    (3,)
     """
 
     support: Constraint = constraints.real
@@ -43,6 +47,19 @@ class Model(ABC):
     Every method is pure, takes one unconstrained point and can be compiled; the object itself must
     hash, for it is a static argument of compiled code. The first three methods are needed; what a
     model does not know of observations, it leaves to the defaults.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> class Scale(sa.Model):
+    ...     dim, site_names = 1, ("scale",)
+    ...     def __call__(self, z, data):
+    ...         return z[0] - jnp.exp(z[0])  # an exponential scale, with its Jacobian
+    ...     def constrain(self, z, data):
+    ...         return {"scale": jnp.exp(z[0])}
+    ...     def unconstrain(self, values, data):
+    ...         return jnp.log(values["scale"])[None]
+    >>> target = sa.Target(Scale(), dim=1)
+    >>> target.site_names, {k: float(x) for k, x in target.named(jnp.zeros(1)).items()}
+    (('scale',), {'scale': 1.0})
     """
 
     dim: int

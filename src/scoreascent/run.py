@@ -25,6 +25,11 @@ class Start:
     `elbo` says how good each of the searches' Gaussians is, best first; `agree` whether those that
     are kept are one place or several. `evaluations` counts densities and gradients. `before` is
     the q at which the first of several stages began. `log_evidence` is what particles say of it.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> q = sa.MeanField.standard(2)
+    >>> print(Start(q, jnp.zeros((4, 2)), elbo=(), kept=0, agree=True, evaluations=(0, 0)))
+    4 points
     """
 
     q: Family

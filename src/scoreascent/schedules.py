@@ -62,6 +62,12 @@ def doan_nesterov(smoothness: float) -> optax.GradientTransformation:
 
     Rate G² log T/√T, free of the mixing rate (Doan et al., 2020). An optimiser of its own, since
     the momentum too changes with t.
+
+    >>> import scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> optimizer = doan_nesterov(smoothness=2.0)
+    >>> sa.fit(target, sa.pmcsa(4), optimizer=optimizer, steps=3, progress=False).steps
+    3
     """
     _check_positive("smoothness", smoothness)
     return optax.inject_hyperparams(optax.sgd, static_args="nesterov")(

@@ -332,7 +332,9 @@ def stack(targets: list[Target] | tuple[Target, ...]) -> Target:
         )
     shapes = [[jnp.shape(x) for x in jax.tree.leaves(t)] for t in targets]
     if any(s != shapes[0] for s in shapes):
-        raise ValueError("targets must have data of one shape; pad them, or fit them one by one")
+        raise ValueError(
+            "targets must have data of the same shape; pad them, or fit them one by one"
+        )
     return jax.tree.map(_stacked, *targets)
 
 
@@ -388,7 +390,7 @@ def _as_param(name: str, leaf: Any) -> Param:
         discrete = param.support.is_discrete
     except NotImplementedError:  # a support that depends on another value
         raise ValueError(
-            f"params[{name!r}]: the support {param.support} is not known by itself"
+            f"params[{name!r}]: the support {param.support} depends on values that are not given"
         ) from None
     if discrete:
         raise ValueError(f"params[{name!r}] has a discrete support; marginalise it out first")

@@ -30,6 +30,9 @@ class Update(ABC):
     """A rule that moves q, given where the points are. It must hash: `jit` compiles for it.
 
     An update must have `init` and `step`; averaging and telling itself apart have defaults.
+
+    >>> isinstance(moment_matching(), Update), isinstance(gradient(optax.adam(0.01)), Update)
+    (True, True)
     """
 
     @abstractmethod

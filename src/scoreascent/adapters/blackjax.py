@@ -65,6 +65,14 @@ def from_blackjax(factory: Factory) -> BlackJAXKernel:
     The algorithm must leave its target invariant as it stands: warm-up and adaptation are not run.
     Each step begins with `algorithm.init`, and evaluates the density once more at the end.
     Write the factory once and reuse it: compiled code is kept by its identity.
+
+    >>> import blackjax, jax.numpy as jnp, scoreascent as sa
+    >>> def hmc(log_p, q):
+    ...     return blackjax.hmc(log_p, 0.2, q.sd**2, 5)
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> method = sa.pmcsa(4, kernel=sa.from_blackjax(hmc))
+    >>> sa.fit(target, method, steps=3, progress=False).status
+    'max_steps'
     """
     blackjax = require("blackjax", "blackjax", "from_blackjax")
     if not callable(factory) or factory in vars(blackjax).values():

@@ -56,6 +56,14 @@ def from_pymc(model: Any = None, *, centring: str | Mapping[str, Any] = AUTO) ->
 
     Numbers are jax's: without x64 everything runs in float32, whatever PyTensor's floatX is.
     Discrete free variables and `pymc.Minibatch` are refused.
+
+    >>> import pymc as pm, scoreascent as sa
+    >>> with pm.Model() as model:
+    ...     mean = pm.Normal("mean", 0.0, 5.0)
+    ...     data = pm.Normal("data", mean, 1.0, observed=[1.0, 2.0])
+    >>> target = sa.from_pymc(model)
+    >>> target.dim, target.site_names
+    (1, ('mean',))
     """
     pymc = load_pymc()
     if model is None:

@@ -22,6 +22,9 @@ def load(name: str) -> Dataset:
 
     `diabetes` needs scikit-learn; the others need their CSV file in the folder that the
     environment variable `SCOREASCENT_DATA` names.
+
+    >>> load("diabetes").x.shape
+    (442, 10)
     """
     source = _known(name)
     if name == "diabetes":
@@ -35,6 +38,9 @@ def check(name: str) -> tuple[int, int]:
     """Whether a data set is there, and to the byte what it should be; its rows and features.
 
     It raises what `load` would, but reads no numbers.
+
+    >>> check("diabetes")
+    (442, 10)
     """
     source = _known(name)
     if name == "diabetes":

@@ -11,6 +11,10 @@ class Source:
 
     `sha256` is that of the CSV file; for diabetes, which has no file, that of the features and the
     target beside each other, row after row, as little-endian doubles.
+
+    >>> from scoreascent.datasets import REGISTRY
+    >>> isinstance(REGISTRY["yacht"], Source)
+    True
     """
 
     title: str

@@ -15,13 +15,26 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class DatasetError(ValueError):
-    """A data set that is unknown, not there, or not what it should be."""
+    """A data set that is unknown, not there, or not what it should be.
+
+    >>> from scoreascent.datasets import load
+    >>> try:
+    ...     load("diabetis")
+    ... except DatasetError as error:
+    ...     print("diabetis" in str(error))
+    True
+    """
 
 
 class Split(NamedTuple):
     """One train–test split, whitened by the training rows. The test target keeps its unit.
 
     A prediction m of the whitened target is y_mean + y_sd · m in the unit of `y_test`.
+
+    >>> from scoreascent.datasets import load
+    >>> split = load("diabetes").split(seed=0)
+    >>> split.x_train.shape, split.x_test.shape
+    ((397, 10), (45, 10))
     """
 
     x_train: Any
@@ -34,7 +47,13 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A regression data set in its original units."""
+    """A regression data set in its original units.
+
+    >>> from scoreascent.datasets import load
+    >>> data = load("diabetes")
+    >>> data.x.shape, data.name
+    ((442, 10), 'diabetes')
+    """
 
     name: str
     x: Array = field(repr=False)

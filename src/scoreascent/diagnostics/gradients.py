@@ -33,7 +33,14 @@ if TYPE_CHECKING:
 
 
 class GradientTrace(NamedTuple):
-    """What was measured; with replications, they stand in front of every array but `step`."""
+    """What was measured; with replications, they stand in front of every array but `step`.
+
+    >>> from scoreascent import pmcsa
+    >>> target = Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> seen = gradient_variance(target, pmcsa(4), steps=20, every=10, progress=False)
+    >>> seen.step.tolist(), bool((seen.variance > 0).all())
+    ([10, 20], True)
+    """
 
     step: Any  # iterations done before each measurement
     variance: Any  # trace of the covariance of g over the copies

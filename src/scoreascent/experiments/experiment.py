@@ -24,7 +24,7 @@ class Experiment:
     Attributes:
         name: what it is called on the command line, in the manifest and in messages.
         settings: the full version; a frozen dataclass.
-        quick: a small version, in under a minute.
+        quick: a small version, in about a minute.
         cells: the grid of given settings, or a part of it, named by the arguments in `parts`.
         compute: what computes one cell; a function that worker processes can import.
         draw: writes all that is made of the finished tables into the run's folder.

@@ -59,7 +59,7 @@ def check_fit(shapes: dict[str, tuple[int, ...]], **arrays: Any) -> None:
     if len(dtypes) > 1 or any(arrays[name].shape != shape for name, shape in shapes.items()):
         got = " and ".join(f"{x.shape} {x.dtype}" for x in arrays.values())
         raise ValueError(
-            f"{' and '.join(arrays)} must have one dtype and shapes that fit, got {got}"
+            f"{' and '.join(arrays)} must have the same dtype and shapes that fit, got {got}"
         )
 
 

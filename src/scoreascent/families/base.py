@@ -36,6 +36,13 @@ class Family(ABC):
     look at the posterior in the space of ε. `is_elliptical` says that q has one mode and level sets
     that are ellipsoids; draws of a q that is not are of the posterior's shape where q is near
     it.
+
+    >>> import scoreascent as sa
+    >>> q = sa.MeanField.from_moments([0.0, 1.0], [1.0, 2.0])
+    >>> isinstance(q, Family), q.dim, q.sample(jax.random.key(0), (5,)).shape
+    (True, 2, (5, 2))
+    >>> jax.tree.leaves(jax.grad(lambda q: q.log_prob(jnp.zeros(2)))(q))[0].shape
+    (2,)
     """
 
     is_sparse: ClassVar[bool] = False
@@ -142,7 +149,12 @@ class Located(Family):
 
 
 class Gaussian(Located):
-    """The base of Gaussian families N(loc, Σ): what `kl` needs to know of Σ = B Bᵀ + diag(v)."""
+    """The base of Gaussian families N(loc, Σ): what `kl` needs to know of Σ = B Bᵀ + diag(v).
+
+    >>> import scoreascent as sa
+    >>> isinstance(sa.FullRank.standard(2), Gaussian), isinstance(sa.StudentT.standard(2), Gaussian)
+    (True, False)
+    """
 
     @abstractmethod
     def covariance_parts(self) -> tuple[Float[Array, "d k"] | None, Float[Array, " d"] | None]:
@@ -178,7 +190,7 @@ def kl(p: Any, q: Any) -> Float[Array, ""]:
                 "no closed form; average p.log_prob(z) − q.log_prob(z) over draws z of p"
             )
     if p.dim != q.dim:
-        raise ValueError(f"p and q must have one dimension, got {p.dim} and {q.dim}")
+        raise ValueError(f"p and q must have the same dimension, got {p.dim} and {q.dim}")
     columns, variance = p.covariance_parts()
     trace = q.precision_form((p.mean - q.mean)[:, None])
     if columns is not None:

@@ -41,7 +41,7 @@ class MeanField(Gaussian):
             object.__setattr__(self, name, vector(name, getattr(self, name)))
         if self.loc.shape != self.omega.shape or self.loc.dtype != self.omega.dtype:
             raise ValueError(
-                f"loc and omega must have one shape and dtype, got {self.loc.shape} "
+                f"loc and omega must have the same shape and dtype, got {self.loc.shape} "
                 f"{self.loc.dtype} and {self.omega.shape} {self.omega.dtype}"
             )
 

@@ -178,4 +178,4 @@ def _check_state(state: State, first: Any, steps: int) -> None:
         )
     done = int(np.max(np.asarray(state.step)))
     if done > steps:
-        raise ValueError(f"steps is {steps}, but this run has already done {done}")
+        raise ValueError(f"steps is {steps}, but this run has already done {done}; give more")

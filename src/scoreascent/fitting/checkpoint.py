@@ -17,7 +17,20 @@ ROUNDING = {"float32": 1e-5, "float64": 1e-11}
 
 
 class CheckpointError(ValueError):
-    """A file that is no checkpoint of this run. The file is left as it is."""
+    """A file that is no checkpoint of this run. The file is left as it is.
+
+    >>> import pathlib, tempfile
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder) / "run.ckpt"
+    ...     _ = file.write_text("a shopping list")
+    ...     try:
+    ...         sa.fit(target, sa.pmcsa(4), steps=3, checkpoint=file, progress=False)
+    ...     except sa.CheckpointError:
+    ...         print(file.read_text())
+    a shopping list
+    """
 
 
 def save(path: Path, tree: Any, run: dict[str, Any]) -> None:

@@ -44,6 +44,13 @@ class Handover:
     PyMC sample it. `z` are late states of its chains, a row for each chain of NUTS, and `metric`
     their covariance matrix, or in many dimensions their variances. What NUTS still has to find is
     its step size: 50 to 100 iterations of warm-up do.
+
+    >>> import jax.numpy as jnp, numpy as np, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> handover = sa.Handover(target, np.zeros((4, 2), np.float32), np.eye(2, dtype=np.float32))
+    >>> arguments, positions = handover.blackjax()
+    >>> sorted(arguments), positions.shape
+    (['inverse_mass_matrix', 'logdensity_fn', 'step_size'], (4, 2))
     """
 
     target: Target

@@ -27,7 +27,19 @@ from scoreascent.update import DEFAULT, Update, as_update
 
 
 class LoadError(ValueError):
-    """A file that holds no result, or one of another posterior. The file is left as it is."""
+    """A file that holds no result, or one of another posterior. The file is left as it is.
+
+    >>> import pathlib, tempfile
+    >>> import scoreascent as sa
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder) / "fit.npz"
+    ...     _ = file.write_text("a shopping list")
+    ...     try:
+    ...         sa.load(file)
+    ...     except sa.LoadError as error:
+    ...         print("fit.npz" in str(error))
+    True
+    """
 
 
 def load(

@@ -37,6 +37,13 @@ class Predictions(Mapping[str, "Numbers"]):
 
     `parameters` are the posterior draws that they were made at, one for one. `anew` names those
     among the parameters that were drawn given the others instead, such as those of new groups.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum((z - 2) ** 2), dim=1)
+    >>> result = sa.fit(target, sa.pmcsa(8), steps=5, progress=False)
+    >>> predictions = result.predict(0, lambda z: {"square": z[0] ** 2}, n=100)
+    >>> list(predictions), predictions["square"].shape, sorted(predictions.interval(0.5))
+    (['square'], (100,), ['square'])
     """
 
     draws: dict[str, Numbers]

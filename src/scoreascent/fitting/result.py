@@ -40,6 +40,14 @@ class Result(Run):
 
     `decisions` says what `fit(target)` chose, `diagnosis` how it judges the outcome, and
     `evaluations` how many densities and gradients of the target it took.
+
+    >>> import jax.numpy as jnp, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> result = sa.fit(target, sa.pmcsa(8), steps=5, progress=False)
+    >>> result.status, result.q.mean.shape, result.trace.acceptance.shape
+    ('max_steps', (2,), (5,))
+    >>> result.sample(0, 100)["z"].shape
+    (100, 2)
     """
 
     decisions: tuple[str, ...] = ()
@@ -48,8 +56,9 @@ class Result(Run):
 
     @property
     def made(self) -> dict[str, Any]:
-        """The former name of `provenance`."""
-        warnings.warn("Result.made is now Result.provenance", DeprecationWarning, stacklevel=2)
+        """The former name of `provenance`, which goes with version 0.3."""
+        message = "Result.made is now Result.provenance; the old name goes with version 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.provenance
 
     def __bool__(self) -> bool:
@@ -57,12 +66,12 @@ class Result(Run):
 
     def __len__(self) -> int:
         if self.replications is None:
-            raise TypeError("this result has no replications")
+            raise TypeError("this result is one fit, without replications")
         return self.replications
 
     def __getitem__(self, i: int) -> Result:
         if not -len(self) <= i < len(self):
-            raise IndexError(f"replication {i} of {len(self)}")
+            raise IndexError(f"there is no replication {i}; there are {len(self)}, counted from 0")
         at = lambda tree: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
         return replace(
             self,
@@ -325,7 +334,16 @@ class Result(Run):
 
 
 class DivergenceError(RuntimeError):
-    """Every one of the last updates would have made q non-finite. `.result` is what there was."""
+    """Every one of the last updates would have made q non-finite. `.result` is what there was.
+
+    >>> import jax.numpy as jnp, optax, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> try:
+    ...     sa.fit(target, sa.pmcsa(4), optimizer=optax.sgd(1e38), steps=300, progress=False)
+    ... except sa.DivergenceError as error:
+    ...     print(error.result.status)
+    diverged
+    """
 
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)

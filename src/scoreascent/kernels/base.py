@@ -20,7 +20,13 @@ T = TypeVar("T")
 
 
 class Point(NamedTuple):
-    """One state of a chain. `log_p` is the target's log density at `z`, evaluated once."""
+    """One state of a chain. `log_p` is the target's log density at `z`, evaluated once.
+
+    >>> target = Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> point, _ = evaluate(target, jnp.array([3.0, 4.0]))
+    >>> float(point.log_p)
+    -12.5
+    """
 
     z: Float[Array, "*batch d"]
     log_p: Float[Array, "*batch"]
@@ -40,6 +46,10 @@ class Particles(NamedTuple):
     `tuning` is what an adaptive kernel has learnt so far: a step size, a proposal. It travels with
     the points, so that a resumed run goes on as it would have; most kernels have none. `gradient`
     is that of the log density at each point, for a kernel that keeps it.
+
+    >>> eta = Particles(jnp.zeros((4, 2)), jnp.zeros(4), jnp.full(4, 0.25))
+    >>> eta.z.shape, float(eta.weight.sum())
+    ((4, 2), 1.0)
     """
 
     z: Float[Array, "n d"]
@@ -50,14 +60,22 @@ class Particles(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step tells about itself; nothing in the run depends on it."""
+    """What a step tells about itself; nothing in the run depends on it.
+
+    >>> float(Info(acceptance=jnp.float32(0.25), invalid=jnp.int32(0)).acceptance)
+    0.25
+    """
 
     acceptance: Float[Array, "*batch"]  # the probability with which the chain moves
     invalid: Int[Array, "*batch"]  # evaluations of log p that gave NaN or +∞
 
 
 class Count(NamedTuple):
-    """How often the target was evaluated: its density alone, and with its gradient."""
+    """How often the target was evaluated: its density alone, and with its gradient.
+
+    >>> Count(2, 1).plus((0, 4)), Count(2, 1).times(3)
+    (Count(densities=2, gradients=5), Count(densities=6, gradients=3))
+    """
 
     densities: int
     gradients: int
@@ -77,6 +95,15 @@ class Kernel(ABC):
     A kernel must have `step`. The other methods have defaults that suit a kernel which learns
     nothing and evaluates one density a step; the loop, the automatic fit and the verdict ask them
     instead of asking what kind of kernel it is.
+
+    >>> class Reflect(Kernel):  # leaves every density that is even invariant, and goes nowhere else
+    ...     def step(self, key, target, q, point):
+    ...         moved, invalid = evaluate(target, -point.z)
+    ...         return moved, Info(jnp.float32(1), invalid)
+    >>> target = Target(lambda z: -0.5 * jnp.sum(z**2), dim=1)
+    >>> point, _ = evaluate(target, jnp.ones(1))
+    >>> Reflect().step(jax.random.key(0), target, None, point)[0].z
+    Array([-1.], dtype=float32)
     """
 
     @abstractmethod
@@ -144,6 +171,21 @@ class Adaptive(Kernel):
 
     A step uses the tuning of before; afterwards `retune` looks at where all chains went. What it
     changes must vanish as the run goes on, or the limit is not π.
+
+    >>> class Learns(Adaptive):  # how far to go, from how often proposals are accepted
+    ...     def first_tuning(self, q):
+    ...         return jnp.float32(0.0)  # of the log of the step
+    ...     def tuned_step(self, key, target, q, point, tuning):
+    ...         noise = jax.random.normal(key, point.z.shape)
+    ...         proposed, invalid = evaluate(target, point.z + jnp.exp(tuning) * noise)
+    ...         yes = metropolis_probability(proposed.log_p - point.log_p)
+    ...         moved = accept(jax.random.fold_in(key, 1), yes, proposed, point)
+    ...         return moved, Info(yes, invalid), yes
+    ...     def retune(self, tuning, seen, points):
+    ...         return tuning + 0.1 * (seen - 0.3)  # a real one divides by the steps taken
+    >>> kernel = Learns()
+    >>> float(kernel.retune(kernel.first_tuning(None), 0.8, None)) > 0  # accepted often: go further
+    True
     """
 
     @abstractmethod
@@ -168,7 +210,11 @@ class Adaptive(Kernel):
 
 
 class Proposal(NamedTuple):
-    """A proposed state and the probability with which it is to be accepted."""
+    """A proposed state and the probability with which it is to be accepted.
+
+    >>> Proposal(Point(jnp.zeros(2), jnp.float32(0)), jnp.float32(0.5), jnp.int32(0)).acceptance
+    Array(0.5, dtype=float32)
+    """
 
     point: Point
     acceptance: Float[Array, ""]
@@ -180,6 +226,18 @@ class Metropolis(Kernel):
 
     Only these can be Rao–Blackwellised (`Parallel(kernel, n, rao_blackwell=True)`), since that
     needs the proposal and its acceptance probability, not just the outcome.
+
+    >>> class Walk(Metropolis):
+    ...     def propose(self, key, target, q, point):
+    ...         step = 0.5 * jax.random.normal(key, point.z.shape)
+    ...         proposed, invalid = evaluate(target, point.z + step)
+    ...         yes = metropolis_probability(proposed.log_p - point.log_p)
+    ...         return Proposal(proposed, yes, invalid)
+    >>> target = Target(lambda z: -0.5 * jnp.sum(z**2), dim=1)
+    >>> point, _ = evaluate(target, jnp.ones(1))
+    >>> moved, info = Walk().step(jax.random.key(0), target, None, point)
+    >>> 0 <= float(info.acceptance) <= 1
+    True
     """
 
     @abstractmethod
@@ -203,7 +261,11 @@ def accept(key: PRNGKeyArray, probability: Float[Array, ""], proposed: T, curren
 
 
 def metropolis_probability(log_ratio: Float[Array, ""]) -> Float[Array, ""]:
-    """Return min(1, e^log_ratio), and 0 where the ratio is undefined (both densities are zero)."""
+    """Return min(1, e^log_ratio), and 0 where the ratio is undefined (both densities are zero).
+
+    >>> float(metropolis_probability(jnp.float32(1.0))), float(metropolis_probability(jnp.nan))
+    (1.0, 0.0)
+    """
     return jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
 
 
@@ -211,6 +273,11 @@ def evaluate(target: Target, z: Float[Array, " d"]) -> tuple[Point, Int[Array, "
     """Return the point at `z`, and 1 if its log density was NaN or +∞.
 
     Such a value becomes −∞: no kernel then accepts it, and no chain is stuck on it.
+
+    >>> target = Target(lambda z: jnp.log(z[0]), dim=1)  # NaN below 0
+    >>> point, invalid = evaluate(target, jnp.array([-1.0]))
+    >>> float(point.log_p), int(invalid)
+    (-inf, 1)
     """
     log_p = target.log_prob(z)
     invalid = impossible(log_p)
@@ -232,7 +299,11 @@ MAX_REDRAWS = 100
 
 
 class Places(NamedTuple):
-    """Points that chains may begin at, and their log densities if those are known and finite."""
+    """Points that chains may begin at, and their log densities if those are known and finite.
+
+    >>> Places(jnp.zeros((5, 2))).log_p is None  # so they will be evaluated
+    True
+    """
 
     z: Float[Array, "m d"]
     log_p: Float[Array, " m"] | None = None

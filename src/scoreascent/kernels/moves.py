@@ -33,6 +33,10 @@ class Moves(ABC):
     """P_λ of Proposition 1: how the weighted particles η move.
 
     Moves must have `init` and `step`; the rest has defaults for weighted draws of q.
+
+    >>> import scoreascent as sa
+    >>> isinstance(sa.Parallel(sa.IMH(), 10), sa.Moves), isinstance(sa.CIS(10), sa.Moves)
+    (True, True)
     """
 
     @abstractmethod

@@ -19,11 +19,19 @@ from scoreascent.target import Target
 if TYPE_CHECKING:
     from jaxtyping import Array, Float, PRNGKeyArray
 
+__all__ = ["BNN", "Weights"]
+
 SHAPE = RATE = 6.0  # of the Gamma prior of both precisions
 
 
 class Weights(NamedTuple):
-    """An unknown z, taken apart."""
+    """An unknown z, taken apart.
+
+    >>> net = BNN(inputs=5, hidden=(3,))
+    >>> weights = net.unpack(jnp.zeros(net.dim))
+    >>> [layer.shape for layer in weights.layers]  # with a row for the biases
+    [(6, 3), (4, 1)]
+    """
 
     layers: list[Float[Array, "inputs_and_bias outputs"]]
     log_prior_precision: Float[Array, ""]

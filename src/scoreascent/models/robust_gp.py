@@ -26,11 +26,18 @@ SCALE_SD, LENGTH_SD = 4.0, 0.2  # prior sds of the log scales and of the log len
 NU_SHAPE, NU_SCALE = 4.0, 10.0  # of the Gamma prior of ν
 NODES = 128  # of the integral over the noise's precision
 
+__all__ = ["Hyper", "Predictive", "RobustGP"]
+
 Formula = Literal["correct", "published"]
 
 
 class Hyper(NamedTuple):
-    """The hyperparameters in z, on their log scales."""
+    """The hyperparameters in z, on their log scales.
+
+    >>> hyper, latent = RobustGP(inputs=2, rows=3).unpack(jnp.zeros(9))
+    >>> hyper.log_length.shape, latent.shape
+    ((2,), (3,))
+    """
 
     log_noise: Float[Array, ""]  # ε_y
     log_nugget: Float[Array, ""]  # ε_f
@@ -40,7 +47,12 @@ class Hyper(NamedTuple):
 
 
 class Predictive(NamedTuple):
-    """The distribution of y at new rows: ∫ t_ν(y; f, scale) N(f; mean, var) df."""
+    """The distribution of y at new rows: ∫ t_ν(y; f, scale) N(f; mean, var) df.
+
+    >>> said = Predictive(jnp.zeros(1), jnp.zeros(1), jnp.float32(5), jnp.float32(1))
+    >>> round(float(said.log_prob(jnp.zeros(1))[0]), 2)  # of a Student-t with 5 degrees of freedom
+    -0.97
+    """
 
     mean: Float[Array, " m"]
     var: Float[Array, " m"]

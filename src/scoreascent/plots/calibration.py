@@ -29,6 +29,13 @@ def plot_calibration(
         found: what `calibrate` gave back.
         names: of the scalars to draw; the twelve with the smallest p, if not said.
         axes: as many as there are scalars to draw.
+
+    >>> import matplotlib.pyplot as plt, numpy as np, scoreascent as sa
+    >>> pit = (np.arange(40)[:, None] + 0.5) / 40
+    >>> found = sa.Calibration(("mu",), pit, ("good",) * 40, 0.99, 40)
+    >>> len(np.ravel(sa.plots.plot_calibration(found)))
+    1
+    >>> plt.close("all")
     """
     if not isinstance(found, Calibration):
         raise ValueError(f"found must be what calibrate gave back, got {type(found).__name__}")

@@ -38,6 +38,13 @@ def plot_khat(
     curve, it is light; up to 0.7, the dotted one, weights can be relied on (`result.resample`). It
     is what draws of q can tell: of a place where none of them is, they know nothing. With the same
     `key` and `draws`, k̂ is that of `result.diagnose`.
+
+    >>> import jax.numpy as jnp, matplotlib.pyplot as plt, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> result = sa.fit(target, sa.pmcsa(4), steps=50, progress=False)
+    >>> len(sa.plots.plot_khat(result).lines) > 0
+    True
+    >>> plt.close("all")
     """
     pyplot()
     check_result(result)

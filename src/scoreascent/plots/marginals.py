@@ -52,6 +52,13 @@ def plot_marginals(
         axes: as many as there are scalars to draw.
         key: for the draws of q and the steps of the chains.
         draws: how many of q are drawn; of the chains' states at most as many are shown.
+
+    >>> import jax.numpy as jnp, matplotlib.pyplot as plt, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> result = sa.fit(target, sa.pmcsa(4), steps=50, progress=False)
+    >>> [ax.get_xlabel() for ax in sa.plots.plot_marginals(result)]
+    ['z[0]', 'z[1]']
+    >>> plt.close("all")
     """
     scalars = collect(result, names, reference, key, draws, MOST_MARGINALS)
     columns = min(4, len(scalars))

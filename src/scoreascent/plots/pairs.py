@@ -35,6 +35,13 @@ def plot_pairs(
 
     The arguments are those of `plot_marginals`; `axes` has a row and a column for each scalar. The
     marginals are on the diagonal, and what lies above it is left empty.
+
+    >>> import jax.numpy as jnp, matplotlib.pyplot as plt, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> result = sa.fit(target, sa.pmcsa(4), steps=50, progress=False)
+    >>> sa.plots.plot_pairs(result).shape
+    (2, 2)
+    >>> plt.close("all")
     """
     scalars = collect(result, names, reference, key, draws, MOST_PAIRS)
     labels, n = list(scalars), len(scalars)

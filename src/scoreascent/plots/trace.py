@@ -31,6 +31,13 @@ def plot_trace(result: Result, axes: Any = None) -> Panels:
     Iterations whose update was skipped are ticked below. The first of `axes` gets the loss, the
     second the acceptance; replications are drawn over each other. The loss may start so high that
     nothing else could be seen: the picture ends where 99 % of the numbers lie.
+
+    >>> import jax.numpy as jnp, matplotlib.pyplot as plt, scoreascent as sa
+    >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
+    >>> result = sa.fit(target, sa.pmcsa(4), steps=50, progress=False)
+    >>> [ax.get_ylabel() for ax in sa.plots.plot_trace(result)]
+    ['loss', 'acceptance']
+    >>> plt.close("all")
     """
     check_result(result)
     loss, acceptance, skipped = (

@@ -117,7 +117,9 @@ def weights(pi: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats, Floats]:
     """
     pi, q = probabilities("pi", pi, positive=True), probabilities("q", q, positive=True)
     if pi.ndim != 1 or pi.shape != q.shape:
-        raise ValueError(f"pi and q must be vectors of one length, got {pi.shape} and {q.shape}")
+        raise ValueError(
+            f"pi and q must be vectors of the same length, got {pi.shape} and {q.shape}"
+        )
     return pi, q, pi / q
 
 

@@ -43,7 +43,7 @@ def _whiten(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: Array
     sizes = {"mean_p": mp, "cov_p": cp, "mean_q": mq, "cov_q": cq}
     if len({x.shape[-1] for x in sizes.values()}) > 1:
         shapes = ", ".join(f"{name} {x.shape}" for name, x in sizes.items())
-        raise ValueError(f"means and covariances must have one dimension d, got {shapes}")
+        raise ValueError(f"means and covariances must have the same dimension d, got {shapes}")
     same_shape(mean_p=mp, mean_q=mq, cov_p=cp[..., 0], cov_q=cq[..., 0])
     # In units of q's standard deviations, variables of very different scales do no harm.
     unit = np.sqrt(np.diagonal(cq, axis1=-2, axis2=-1))
@@ -183,7 +183,7 @@ def kl_star(cov: ArrayLike) -> Floats:
 def _vectors(pi: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
     pi, q = probabilities("pi", pi), probabilities("q", q)
     if pi.shape[-1] != q.shape[-1]:
-        raise ValueError(f"pi and q must have one length, got {pi.shape} and {q.shape}")
+        raise ValueError(f"pi and q must have the same length, got {pi.shape} and {q.shape}")
     same_shape(pi=pi, q=q)
     return pi, q
 
