@@ -37,15 +37,15 @@ def _rows(density: Any, z: Any, some: int | None) -> Any:
     return jax.lax.map(density.log_prob, z, batch_size=some)
 
 
-def over_fits(function: Any, *trees: Any) -> Any:
+def over_fits(function: Any, *trees: Any, some: int | None = None) -> Any:
     """Map a function, inside compiled code, over the first axis of trees: over fits.
 
-    On a CPU they come one after the other: each then ends its loops when it is done, the same bits
-    come out however many there are, and what one needs fits the processor's cache. An accelerator
-    has them side by side.
+    On a CPU they come one after the other, or `some` at a time: each then ends its loops when it is
+    done, the same bits come out however many there are, and what one needs fits the processor's
+    cache. An accelerator has them side by side.
     """
     if jax.default_backend() == "cpu":
-        return jax.lax.map(lambda xs: function(*xs), trees)
+        return jax.lax.map(lambda xs: function(*xs), trees, batch_size=some)
     return jax.vmap(function)(*trees)
 
 

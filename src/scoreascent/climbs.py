@@ -35,6 +35,9 @@ MAX_ROWS = 256  # places of a path that are kept
 MAX_PATH_NUMBERS = 2**22  # of the places of a batch's paths
 
 
+FITS = 16  # of which searches climb side by side on a CPU
+
+
 class Home(NamedTuple):
     """Where a search may end: q gives it at least `level`, and π/q is at most `above`, in logs."""
 
@@ -155,7 +158,8 @@ def _climb_many(
     def search(*fit: Any) -> Any:
         return _climb(*fit, most, rise, rows)
 
-    return over_fits(search, target, home, unit, origin, active)
+    # a turn of these loops is many small operations: of one fit alone, they are mostly overhead
+    return over_fits(search, target, home, unit, origin, active, some=FITS)
 
 
 @functools.partial(jax.jit, static_argnames="rows")
