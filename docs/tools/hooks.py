@@ -175,3 +175,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     """Take the stand-in for workers from the site itself; the theme would take one from the web."""
     away = os.path.relpath("tools/worker.js", posixpath.dirname(page.file.dest_uri) or ".")
     return output.replace("https://unpkg.com/iframe-worker/shim", away)
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """The same for the page that a server shows where there is none."""
+    return output_content.replace("https://unpkg.com/iframe-worker/shim", "/tools/worker.js")
