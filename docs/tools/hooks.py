@@ -28,6 +28,7 @@ LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 NAMES = {name for names in GROUPS.values() for name in names}
 WORDS = {"compare", "evaluate", "fit", "gradient", "load"}  # of arguments and attributes too
 CODE = re.compile(r"<code>(sa\.)?(\w+)((?:\(.*?\))?)</code>")
+ELSEWHERE = {"cli.py", "datasets", "experiments", "models"}  # where names mean something else
 OPEN = re.compile(r"(<(?:a|pre|h[1-6])\b.*?</(?:a|pre|h[1-6])>)", re.DOTALL)
 
 
@@ -158,14 +159,15 @@ def reference_index() -> str:
 def docstrings() -> dict[str, str]:
     """The first line of every public name's docstring, read without importing anything."""
     found: dict[str, str] = {}
-    for path in sorted((ROOT / "src" / "scoreascent").rglob("*.py")):
+    library = ROOT / "src" / "scoreascent"
+    for path in sorted(library.rglob("*.py")):
+        if path.relative_to(library).parts[0] in ELSEWHERE:
+            continue
         for node in ast.parse(text(path)).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in NAMES:
                 said = ast.get_docstring(node)
-                if said and not (node.name in found and "experiments" in path.parts):
-                    found.setdefault(
-                        node.name, html.escape(said.splitlines()[0]).replace("|", "\\|")
-                    )
+                if said:
+                    found[node.name] = html.escape(said.splitlines()[0]).replace("|", "\\|")
     return found
 
 
@@ -173,3 +175,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     """Take the stand-in for workers from the site itself; the theme would take one from the web."""
     away = os.path.relpath("tools/worker.js", posixpath.dirname(page.file.dest_uri) or ".")
     return output.replace("https://unpkg.com/iframe-worker/shim", away)
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """The same for the page that a server shows where there is none."""
+    return output_content.replace("https://unpkg.com/iframe-worker/shim", "/tools/worker.js")
