@@ -336,10 +336,10 @@ class Result(Run):
 class DivergenceError(RuntimeError):
     """Every one of the last updates would have made q non-finite. `.result` is what there was.
 
-    >>> import jax.numpy as jnp, optax, scoreascent as sa
+    >>> import math, jax.numpy as jnp, optax, scoreascent as sa
     >>> target = sa.Target(lambda z: -0.5 * jnp.sum(z**2), dim=2)
     >>> try:
-    ...     sa.fit(target, sa.pmcsa(4), optimizer=optax.sgd(1e38), steps=300, progress=False)
+    ...     sa.fit(target, sa.pmcsa(4), optimizer=optax.sgd(math.nan), progress=False)
     ... except sa.DivergenceError as error:
     ...     print(error.result.status)
     diverged
