@@ -239,4 +239,4 @@ def test_every_example_is_listed_and_tested():
     for name in SCRIPTS:
         assert f"`python examples/{name}.py`" in page
         assert f'"{name}"' in here
-    assert len(SCRIPTS) == 13
+    assert len(SCRIPTS) == 14

@@ -188,7 +188,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str, str]] = {
     "no file": (("none.py:line",), "", "model: there is no file 'none.py'"),
     "no name": (("model.py:lines",), "", "has no 'lines'; it defines line, everything, alone"),
     "no model": (("model.py:number",), "", "model must be a NumPyro function, a pymc.Model"),
-    "no data": (("model.py:line",), "", "the model needs x, kind, y, kind_labels, of which"),
+    "no data": (("model.py:line",), "", "the model needs x, kind, y, kind_labels, for which"),
     "a column less": (("model.py:line",), "x,y\n1,2\n", "needs kind, kind_labels.*there are x, y"),
     "no table": (("model.py:line", "--data", "none.csv"), "", "data: there is no file 'none.csv'"),
     "an empty table": (("model.py:line",), "x,kind,y\n", "needs a line of names and a line of"),

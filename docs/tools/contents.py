@@ -17,6 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Fitting": ("fit", "Result", "Converged", "Start", "State", "Trace", "use_cache"),
     "Targets and models": ("Target", "Param", "Model", "from_numpyro", "from_pymc"),
     "Where to start": ("laplace", "pathfinder", "tempered", "from_draws"),
+    "Many fits": ("fit_many", "Fits"),
     "After a fit": ("Predictions", "compare", "calibrate", "Calibration", "load", "Handover"),
     "Families": (
         "MeanField",
@@ -65,12 +66,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "evaluate",
         "metropolis_probability",
     ),
-    "Errors": ("CheckpointError", "DivergenceError", "LoadError"),
+    "Errors": ("CheckpointError", "DivergenceError", "LoadError", "ProcessLostError"),
 }
 
 MODULES: dict[str, str] = {
     "schedules": "Step sizes",
     "plots": "Pictures of a fit",
+    "distributed": "Several processes at one fit",
     "diagnostics": "The gradient's variance along a run",
     "theory": "The paper's theorems as functions",
     "models.bnn": "Bayesian neural networks",
@@ -79,4 +81,10 @@ MODULES: dict[str, str] = {
     "datasets": "The paper's data sets",
 }
 
-WITHOUT_A_PAGE = ("__version__", "plots", "schedules")  # a text, and modules, whose pages are above
+# a text, and modules, whose pages are above
+WITHOUT_A_PAGE = (
+    "__version__",
+    "distributed",
+    "plots",
+    "schedules",
+)

@@ -44,6 +44,12 @@ def start(
     first process, "node1:12345", `processes` their number and `index` the number of this one.
 
     A process that does not answer for `patience` seconds is given up: all others then end.
+
+    >>> try:
+    ...     start("node1:12345")  # which of how many is this one?
+    ... except ValueError as error:
+    ...     print(error)
+    give coordinator, processes and index, or none of them, got ('node1:12345', None, None)
     """
     patience = check_count("patience", patience, 1)
     given = (coordinator, processes, index)
@@ -80,6 +86,9 @@ def launch(processes: int, command: Sequence[str], patience: float = PATIENCE) -
     """Run a command so many times on this machine, as processes of one run; return the worst end.
 
     When one of them fails the others have `patience` seconds to end, and are then stopped.
+
+    >>> launch(2, [sys.executable, "-c", "import os; os.environ['SCOREASCENT_PROCESS']"])
+    0
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

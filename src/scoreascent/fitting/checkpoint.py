@@ -93,7 +93,7 @@ def is_same(found: Any, expected: Any, width: str) -> bool:
 def _check_shape(path: Path, name: str, array: np.ndarray[Any, Any], like: Any) -> None:
     """A template of no rows stands for any number of them."""
     # of the host's numbers jax would tell the dtype that a device has
-    wanted = like if isinstance(like, np.ndarray) else jax.eval_shape(_numbers, like)
+    wanted = like if isinstance(like, np.ndarray | np.generic) else jax.eval_shape(_numbers, like)
     free = 1 if wanted.shape[:1] == (0,) else 0
     if array.dtype != wanted.dtype or array.shape[free:] != wanted.shape[free:]:
         raise CheckpointError(

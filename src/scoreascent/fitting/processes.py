@@ -26,7 +26,15 @@ GONE = ("gloo", "nccl", "connection", "coordination", "heartbeat", "deadline", "
 
 
 class ProcessLostError(RuntimeError):
-    """Another process of the fit has ended before its time."""
+    """Another process of the fit has ended before its time.
+
+    >>> import scoreascent as sa
+    >>> try:
+    ...     raise sa.ProcessLostError("process 1 of 4 is gone")
+    ... except RuntimeError as error:  # the checkpoint is there, and a new run goes on from it
+    ...     print(error)
+    process 1 of 4 is gone
+    """
 
 
 def is_first(layout: Layout | None) -> bool:
