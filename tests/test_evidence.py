@@ -196,3 +196,15 @@ def test_a_refused_evidence_is_a_dash_with_its_reason() -> None:
     assert "–" in str(table)
     with pytest.raises(KeyError):
         table["other"]
+
+
+def test_beside_a_refused_evidence_no_probability_is_known() -> None:
+    """It was one, of the models that were left."""
+    target, _ = regression(10, 2, 0)
+    good = sa.fit(target, progress=False)
+    bad = replace(good, q=sa.FullRank.standard(2, 1e-3), diagnosis=None, states=None)
+    alone, table = sa.compare({"good": good}), sa.compare({"good": good, "bad": bad})
+    assert alone["good"].probability == 1.0
+    assert table["bad"].evidence is None
+    assert table["good"].difference == 0
+    assert np.isnan(table["good"].probability)

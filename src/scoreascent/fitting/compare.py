@@ -29,7 +29,8 @@ class Row:
         name: what it was called.
         evidence: its log evidence; None if it was refused.
         difference: of its log evidence from the largest; and `difference_error`.
-        probability: of the model, if each that has an evidence is as likely before the data.
+        probability: of the model, if all are as likely before the data; unknown, of all of them, if
+            the evidence of one was refused.
         elpd: the expected log density of new data, by ArviZ's leave-one-out, where pointwise
             likelihoods are there; and `elpd_error`, and the difference from the largest with its
             own error, of paired data points.
@@ -97,7 +98,8 @@ def compare(results: Mapping[str, Result], key: PRNGKeyArray | int = 0) -> Compa
         loos[name] = _loo(result, why, name)
     values = {n: e.value for n, e in found.items() if e is not None}
     best = max(values, key=lambda n: values[n], default="")
-    total = logsumexp(list(values.values())) if values else np.nan
+    # the share of one that is not known may be all of it
+    total = logsumexp(list(values.values())) if len(values) == len(found) else np.nan
     ahead = max((n for n in loos if loos[n] is not None), key=lambda n: loos[n].sum(), default=None)
     rows = []
     for name in sorted(results, key=lambda n: -values.get(n, -np.inf)):
