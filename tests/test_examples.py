@@ -200,6 +200,7 @@ def test_hand_over(run):
     assert "a fit of these draws: good" in out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_compiled_density(run):
     results, out = run("compiled_density", nuts=None)

@@ -164,6 +164,7 @@ X = np.random.default_rng(4).normal(size=(30, 3))
 Y = (np.random.default_rng(5).random(30) < 1 / (1 + np.exp(-X @ [1.0, -1.0, 0.5]))).astype(float)
 
 
+@pytest.mark.slow
 def test_a_regression_without_gradient_is_that_with_jax() -> None:
     def by_numpy(z: Any) -> Any:
         eta = z @ X.T

@@ -96,6 +96,7 @@ def test_waves_add_up_to_the_kernel_of_the_process(length):
     assert known.mean[at] + 5 * known.sd[at] < np.log(0.6)
 
 
+@pytest.mark.slow
 def test_draws_of_waves_become_independent_noise():
     """Of the prior at one length: raw = L⁻¹ f has unit variances and no correlations."""
     rng, n = np.random.default_rng(0), 1000
