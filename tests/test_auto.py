@@ -18,7 +18,6 @@ from scoreascent.diagnostics.rules import GOOD, LONGER, STUCK
 from scoreascent.fitting import automatic
 from scoreascent.update import Still
 from tests.helpers import WITH_GRADIENTS, searches
-from tests.registry import quick_rows
 
 
 def fit(log_density: Any, dim: int, **options: Any) -> sa.Result:
@@ -63,6 +62,7 @@ def test_a_badly_scaled_and_collinear_gaussian():
     assert result.status == "converged"
 
 
+@pytest.mark.slow
 def test_gradient_moves_where_proposals_fail():
     """A skewed posterior in twelve dimensions: log Gamma(½) variables, closed-form moments."""
 
@@ -124,7 +124,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", quick_rows(BAD, "NaN on half the space"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BAD)
 def test_never_called_good(name):
     log_density, dim, reason = BAD[name]
     result = fit(log_density, dim, steps=1500)

@@ -17,7 +17,6 @@ import scoreascent as sa
 from scoreascent.diagnostics import uniform
 from scoreascent.fitting import simulations
 from scoreascent.fitting.calibration import MIN_SIMULATIONS, Calibration, how_wrong
-from tests.registry import quick_rows
 from tests.stats import Z_MAX, Z_MUTANT
 
 X = np.linspace(-1, 1, 6).astype(np.float32) + 1.5  # not centred, so that a and b correlate
@@ -264,7 +263,8 @@ def pymc_line(width: float = 1.0, held: bool = False) -> Any:
     return model
 
 
-@pytest.mark.parametrize("held", quick_rows([False, True], True))
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [False, True])
 def test_a_pymc_model_is_calibrated(held):
     settings: dict[str, Any] = {"simulations": 128, "options": EXACT, "progress": False, "key": 1}
     found = sa.calibrate(pymc_line(held=held), **settings)

@@ -550,7 +550,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * ("whole" in n)) for n in TABLES]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "gp")) for n in TABLES]
 )
 def test_quick_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     what, methods, count, values, smaller = TABLES[name]

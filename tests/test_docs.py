@@ -35,6 +35,7 @@ OTHERS += [*sorted(DOCS.glob("results/**/*.md")), ROOT / "examples" / "README.md
 
 FENCED = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```[^\S\n]*$", re.DOTALL | re.MULTILINE)
 INLINE_CODE = re.compile(r"`[^`\n]*`")
+LONG = ("guide.md", "models.md", "shapes.md")
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 NEAR = 0.2  # by which share a number may be off, and 0.05 whatever it is
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
@@ -138,8 +139,13 @@ def quiet_root(monkeypatch: pytest.MonkeyPatch) -> Any:
     jax.config.update("jax_enable_x64", x64)
 
 
+def long_ones_slow(pages: list[Path]) -> list[Any]:
+    """Pages that fit many models are run among the slow tests."""
+    return [pytest.param(p, marks=[pytest.mark.slow] * (p.name in LONG)) for p in pages]
+
+
 @pytest.mark.usefixtures("quiet_root")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", long_ones_slow([*PAGES]), ids=lambda page: page.name)
 def test_code_runs_and_prints_what_it_says(page):
     run(page.read_text(encoding="utf-8"), str(page), slow=False)
 

@@ -89,6 +89,7 @@ def test_errors_are_those_of_repeated_runs() -> None:
     assert claimed[0] > 2 * naive
 
 
+@pytest.mark.slow
 def test_draws_of_a_mixture_with_the_posteriors_shape_are_fresh() -> None:
     """Its numbers are the chains' own all the same; a q that is off gives way to the chains."""
     at = np.array([[-4.0], [4.0]], np.float32)

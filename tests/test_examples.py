@@ -70,6 +70,7 @@ def check_printed(out: str, diagnosis: Any) -> None:
     assert "parameter" in out
 
 
+@pytest.mark.slow
 def test_eight_schools_in_numpyro(run):
     (result, diagnosis, reference), out = run("eight_schools_numpyro", nuts=None, draws=400)
     check_printed(out, diagnosis)
@@ -166,6 +167,7 @@ def test_calibrated(run, tmp_path):
     assert (tmp_path / "ranks.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_new_data(run):
     """Of new rows the truth is within; a new group varies as the groups do, and more."""
     (result, rows, groups, share), out = run("new_data", nuts=None)

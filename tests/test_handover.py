@@ -108,6 +108,7 @@ def leapfrogs(kernel: dict[str, Any], run: dict[str, Any], warmup: int = 50) -> 
     return sampler.get_samples(), float(np.mean(extra["num_steps"]))
 
 
+@pytest.mark.slow
 def test_numpyro_goes_on_with_the_model_itself() -> None:
     found = exact(sa.from_numpyro(uneven)).to_nuts(chains=2)
     kernel, run = found.numpyro()

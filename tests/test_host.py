@@ -147,6 +147,7 @@ def test_an_automatic_fit_is_that_of_the_jax_density(name: str) -> None:
     assert np.all(np.abs([r["sd"] / s - 1 for r, s in zip(rows, SD)]) == pytest.approx(0, abs=0.1))
 
 
+@pytest.mark.slow
 def test_a_fit_without_gradient_finds_what_is_far_away() -> None:
     """Its mean is 40 standard deviations of the first q away."""
     found = sa.fit(sa.Target.from_host(many, dim=2, batched=True), progress=False)

@@ -615,6 +615,7 @@ def test_a_correlated_gaussian_of_sixty_dimensions() -> None:
     check_automatic(*gaussian_of(60))
 
 
+@pytest.mark.slow
 def test_an_automatic_fit_is_the_same_watched_cut_or_not(tmp_path: Path) -> None:
     target, path = gaussian_of(60)[0], tmp_path / "run"
     whole = sa.fit(target, key=1, progress=False)

@@ -375,6 +375,7 @@ def positive(params: Any, data: Any) -> Any:
     return data["n"] * jnp.log(rate) - data["total"] * rate
 
 
+@pytest.mark.slow
 def test_named_parameters_in_their_own_space() -> None:
     counts = [(5.0, 2.0), (12.0, 30.0), (40.0, 8.0)]
     targets = [

@@ -73,6 +73,7 @@ def test_a_step_is_the_natural_gradient_of_point_and_component_together() -> Non
         assert not np.allclose(fisher @ wrong, gradient, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
 def test_em_finds_the_mixture_that_made_the_points() -> None:
     q, truth = sa.Mixture.standard(2, 4.0, components=2), two()
     z = truth.sample(jax.random.key(0), (20_000,))

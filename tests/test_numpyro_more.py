@@ -284,6 +284,7 @@ def test_other_values_make_another_target() -> None:
     assert other.dim == 2
 
 
+@pytest.mark.slow
 def test_a_fit_says_what_it_holds() -> None:
     target = sa.from_numpyro(only_group, Y.astype("f4"), GROUP, np.ones(6, np.float32))
     result = sa.fit(target, steps=20, progress=False)

@@ -307,6 +307,7 @@ def cluster() -> Any:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_cluster_that_loses_a_worker(cluster: Any, store: RunFolder, settings: Any) -> None:
     settings["sleep"] = 1.0
     victims: list[str] = []

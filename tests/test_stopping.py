@@ -150,6 +150,7 @@ def z_of(x: np.ndarray) -> float:
     return float(x.mean() / (x.std(ddof=1) / np.sqrt(len(x))))
 
 
+@pytest.mark.slow
 def test_a_stopped_fit_knows_its_error() -> None:
     """Against the closed form, over seeds; stopping early because of luck would show here."""
     assert z_of(errors(SHORT)) < Z_MAX
