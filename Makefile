@@ -19,7 +19,7 @@ $(BIN)/python:
 
 $(DEMO): pyproject.toml | $(BIN)/python
 	@echo "2/3  installing scoreascent and what its demo needs into $(VENV): jax, NumPyro, SciPy, scikit-learn,"
-	@echo "     matplotlib and what they bring, about 500 MB on disk; half a minute to two, by your network"
+	@echo "     matplotlib and what they bring, 0.8 GB on disk; half a minute to two, by your network"
 	@$(PIP) ".[cli]"
 	@touch $(DEMO)
 
@@ -35,7 +35,7 @@ $(DOCS): pyproject.toml | $(BIN)/python
 	@touch $(DOCS)
 
 demo: $(DEMO)
-	@echo "3/3  fitting: two to four minutes of two cores the first time, for most of which jax compiles"
+	@echo "3/3  fitting: half a minute of two cores the first time, for most of which jax compiles"
 	$(BIN)/scoreascent demo
 
 test: $(READY)
