@@ -347,6 +347,30 @@ def test_a_triangle_is_inverted_by_blocks(n: int, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(inverse, np.linalg.inv(root), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("n", [1, 4, 5, 11, 16, 21])
+def test_a_matrix_is_factorised_by_panels(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What GPUs do: the factor, put together and read in pieces; NaN where there is none."""
+    monkeypatch.setattr(_gaussian_prior, "PANEL", 4)
+    draw = np.random.default_rng(n).normal(size=(2, n, n))
+    k, f = draw @ draw.transpose(0, 2, 1) + np.eye(n), draw[:, 0]
+    wrong = k.copy()
+    wrong[0, n // 2, n // 2] = -1.0
+
+    def by_panels(k: Any, f: Any) -> tuple[Any, Any]:
+        found = _gaussian_prior.panels(_gaussian_prior._bordered(k, f))
+        return _gaussian_prior._together(found), _gaussian_prior._read_panels(found)
+
+    with x64():
+        root, (white, diagonal) = quick_jit(jax.vmap(by_panels))(jnp.asarray(k), jnp.asarray(f))
+        failed = quick_jit(jax.vmap(by_panels))(jnp.asarray(wrong), jnp.asarray(f))[1][1]
+    known = np.linalg.cholesky(k)
+    np.testing.assert_allclose(root[:, :n, :n], known, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(white, np.linalg.solve(known, f[..., None])[..., 0], atol=1e-11)
+    np.testing.assert_allclose(diagonal, np.diagonal(known, axis1=1, axis2=2), atol=1e-12)
+    assert np.isnan(failed[0]).any()
+    assert np.isfinite(failed[1]).all()
+
+
 @pytest.mark.parametrize("model", [MODEL, WHITENED], ids=["f", "u"])
 def test_failures_are_impossible_points(model: RobustGP) -> None:
     """Overflow and failed factorisations are −∞; NaN that came in stays; both under one `vmap`."""

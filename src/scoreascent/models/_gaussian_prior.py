@@ -12,6 +12,7 @@ from jax.scipy.linalg import solve_triangular
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+PANEL = 128  # columns that an accelerator factorises at a time
 LEAF = 64  # rows of the blocks that are inverted by substitution
 
 
@@ -23,23 +24,71 @@ def cholesky(k: Float[Array, "... n n"]) -> Float[Array, "... n n"]:
 @jax.custom_vjp
 def log_gaussian(k: Float[Array, "n n"], f: Float[Array, " n"]) -> Float[Array, ""]:
     """Return log N(f; 0, K); NaN where K is not positive definite."""
-    return _forward(k, f)[0]
+    white, diagonal = jax.lax.platform_dependent(
+        _bordered(k, f), cpu=lambda b: _read(cholesky(b)), default=lambda b: _read_panels(panels(b))
+    )
+    return _value(white, diagonal)
+
+
+def _bordered(k: Any, f: Any) -> Any:
+    """Return K with f as one more row.
+
+    There the factorisation leaves (L⁻¹f)ᵀ: a batch of triangular solves with one right-hand side
+    each would be slow on a GPU.
+    """
+    corner = jnp.full((1,), jnp.finfo(k.dtype).max / 2)  # any number that keeps it definite
+    row = jnp.concatenate([f, corner])
+    return jnp.concatenate([jnp.pad(k, ((0, 0), (0, 1))), row[None]])
+
+
+def _read(root: Any) -> tuple[Any, Any]:
+    """Return L⁻¹f and the diagonal of L from the factor of K with f below."""
+    return root[-1, :-1], jnp.diagonal(root)[:-1]
+
+
+def _read_panels(found: list[Any]) -> tuple[Any, Any]:
+    """Return the same from panels of the factor, which then need not be put together."""
+    white = jnp.concatenate([p[-1] for p in found])[:-1]
+    return white, jnp.concatenate([jnp.diagonal(p[: p.shape[1]]) for p in found])[:-1]
+
+
+def _value(white: Any, diagonal: Any) -> Any:
+    constant = 0.5 * len(white) * math.log(2 * math.pi)
+    return -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(diagonal)) - constant
 
 
 def _forward(k: Any, f: Any) -> tuple[Any, tuple[Any, Any]]:
-    """The value, and L and L⁻¹f.
+    """The value, and L and L⁻¹f."""
+    root = jax.lax.platform_dependent(
+        _bordered(k, f), cpu=cholesky, default=lambda b: _together(panels(b))
+    )
+    white, diagonal = _read(root)
+    return _value(white, diagonal), (root[:-1, :-1], white)
 
-    f rides along as one more row of K, where the factorisation leaves (L⁻¹f)ᵀ: a batch of
-    triangular solves with one right-hand side each would be slow on a GPU.
+
+def panels(k: Float[Array, "n n"]) -> list[Array]:
+    """Return the Cholesky factor by its columns, `PANEL` at a time, from the diagonal downwards.
+
+    Libraries factorise a batch of large matrices slowly. Here all but the blocks of the diagonal is
+    matrix products: what is left of some columns by all those before, times the inverse of a block.
     """
-    n = len(f)
-    corner = jnp.full((1,), jnp.finfo(k.dtype).max / 2)  # any number that keeps it definite
-    row = jnp.concatenate([f, corner])
-    bordered = jnp.concatenate([jnp.pad(k, ((0, 0), (0, 1))), row[None]])
-    root = cholesky(bordered)
-    white, diagonal = root[n, :n], jnp.diagonal(root)[:n]
-    value = -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(diagonal)) - 0.5 * n * math.log(2 * math.pi)
-    return value, (root[:n, :n], white)
+    found: list[Array] = []
+    for begin in range(0, len(k), PANEL):
+        rest = k[begin:, begin : begin + PANEL]
+        size = rest.shape[1]
+        if found:
+            before = [p[begin - i * PANEL :] for i, p in enumerate(found)]
+            left = jnp.concatenate(before, axis=1)
+            rest = rest - left @ left[:size].T
+        block = cholesky(rest[:size])
+        below = rest[size:] @ _by_substitution(block).T
+        found.append(jnp.concatenate([block, below]))
+    return found
+
+
+def _together(found: list[Any]) -> Any:
+    n = len(found[0])
+    return jnp.concatenate([jnp.pad(p, ((n - len(p), 0), (0, 0))) for p in found], axis=1)
 
 
 def _backward(saved: tuple[Any, Any], g: Any) -> tuple[Any, Any]:
