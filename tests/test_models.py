@@ -337,17 +337,6 @@ def test_gradient() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 4, 5, 11, 16, 21])
-def test_a_triangle_is_inverted_by_blocks(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What GPUs do: one block, whole blocks, and a last block that has to be filled up."""
-    monkeypatch.setattr(_gaussian_prior, "LEAF", 4)
-    draw = np.random.default_rng(n).normal(size=(2, n, n))
-    root = np.tril(draw) + 3 * np.eye(n)
-    with x64():
-        inverse = quick_jit(jax.vmap(_gaussian_prior._by_blocks))(jnp.asarray(root))
-    np.testing.assert_allclose(inverse, np.linalg.inv(root), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("n", [1, 4, 5, 11, 16, 21])
 def test_a_matrix_is_factorised_by_panels(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What GPUs do: the factor, put together and read in pieces; NaN where there is none."""
     monkeypatch.setattr(_gaussian_prior, "PANEL", 4)

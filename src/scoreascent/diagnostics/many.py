@@ -92,17 +92,18 @@ def measure_many(
     looks = Looks(*map(np.asarray, _look(ended.target, ended.q, keys, flat, some)))
     numbers = rows_of(ended.target, ended.states, ended.tolerance, count)
     chains = _look_at_chains(ended, count)
+    sd = np.asarray(ended.q.sd, np.float64)
     found = []
     for i in range(count):
         weights, _ = weights_of(None, looks.log_p[i], looks.log_q[i])
         told = worst_error(numbers[i], STANDARD_ERRORS_ALONE)
         with np.errstate(all="ignore"):
-            growth = largest(np.asarray(ended.q.sd[i], np.float64) / ended.first_sd[i])
+            growth = largest(sd[i] / ended.first_sd[i])
         found.append(
             Measured(
                 **weights,
                 **chains[i],
-                **_look_beyond(ended, looks, i, one, keys),
+                **_look_beyond(ended, looks, i, sd[i], one, keys),
                 parts=1,
                 mass_unsure=0.0,
                 mass_gap=0.0,
@@ -172,12 +173,11 @@ def _look(target: Target, q: FullRankStudentT, keys: PRNGKeyArray, states: Any, 
 
 
 def _look_beyond(
-    ended: Ended, looks: Looks, i: int, one: Callable[[int], Run], keys: PRNGKeyArray
+    ended: Ended, looks: Looks, i: int, sd: Any, one: Callable[[int], Run], keys: PRNGKeyArray
 ) -> dict[str, Any]:
     """Measure of one fit what its chains cannot know; see `measure.look_beyond`."""
     centre, least = float(looks.centre[i]), float(looks.least[i])
     seen = float(ended.q.radius(centre - least))
-    sd = np.asarray(ended.q.sd[i], np.float64)
     square = looks.wide_square[i].astype(np.float64)
     share, noise = lacks(looks.wide[i].astype(np.float64), looks.wide_z[i], square, sd)
     lacking = 0.0

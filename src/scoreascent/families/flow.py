@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from scipy.special import ndtri
 
 from scoreascent._extras import later, require
 from scoreascent._structs import Config, check_count, pytree, unchecked, x64
+from scoreascent._triangles import solve
 from scoreascent.families._numbers import check_fit, dot, matrix, vector
 from scoreascent.families.base import Family
 from scoreascent.families.fullrank import FullRank, lower, tril_of
@@ -162,7 +162,7 @@ class Flow(Family):
     def inverse(self, z: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
         """Return ε = T⁻¹(z), and log |det T'(ε)| there."""
         tril = tril_of(self.raw)
-        x = solve_triangular(tril, z - self.loc, lower=True)
+        x = solve(tril, z - self.loc)
         noise, log_det = straightened(self.net, self.theta, x)
         return noise, log_det + jnp.sum(jnp.log(jnp.diagonal(tril)))
 

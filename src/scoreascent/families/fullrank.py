@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 
 from scoreascent._arrays import default_dtype
 from scoreascent._layout import by_chain
 from scoreascent._structs import check_count, pytree, unchecked
+from scoreascent._triangles import solve
 from scoreascent.families._numbers import (
     check_fit,
     check_scale,
@@ -115,13 +115,13 @@ class FullRank(Gaussian):
 
     def inverse(self, z: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
         """Return ε = T⁻¹(z), and log |det T'(ε)| there."""
-        return solve_triangular(self.tril, z - self.loc, lower=True), self.half_log_det()
+        return solve(self.tril, z - self.loc), self.half_log_det()
 
     def log_prob(self, z: Float[Array, " d"]) -> Float[Array, ""]:
         """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         tril = self.tril
-        noise = solve_triangular(tril, z - self.loc, lower=True)
+        noise = solve(tril, z - self.loc)
         log_scale = jnp.sum(jnp.log(jnp.diagonal(tril))) + 0.5 * self.dim * math.log(2 * math.pi)
         return -0.5 * jnp.sum(noise**2) - log_scale
 
@@ -155,7 +155,7 @@ class FullRank(Gaussian):
 
     def precision_form(self, x: Float[Array, "d k"]) -> Float[Array, ""]:
         """Return tr xᵀ Σ⁻¹ x."""
-        return jnp.sum(solve_triangular(self.tril, x, lower=True) ** 2)
+        return jnp.sum(solve(self.tril, x) ** 2)
 
     def pooled(self) -> FullRank:
         """Return the member with the moments of the mixture of members stacked along a first axis.
@@ -183,7 +183,7 @@ def whiten(
 
 def _whitened(whole: Any, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
     loc, tril = whole
-    return solve_triangular(tril, (z - loc).T, lower=True).T
+    return solve(tril, (z - loc).T).T
 
 
 def matched(

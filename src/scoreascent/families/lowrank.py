@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import cho_solve
 
 from scoreascent._structs import check_count, pytree, unchecked
+from scoreascent._triangles import solve
 from scoreascent.families._numbers import (
     check_fit,
     check_scale,
@@ -199,7 +200,7 @@ class LowRank(Gaussian):
     def precision_trace(self, variance: Float[Array, " d"]) -> Float[Array, ""]:
         """Return tr Σ⁻¹ diag(v)."""
         scaled, root = self.woodbury()
-        explained = jnp.sum(solve_triangular(root, scaled.T, lower=True) ** 2, 0)
+        explained = jnp.sum(solve(root, scaled.T) ** 2, 0)
         return jnp.sum(variance / self.own_sd**2 * (1 - explained))
 
     def describe(self) -> str:

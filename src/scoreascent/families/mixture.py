@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from scoreascent._arrays import default_dtype
 from scoreascent._structs import check_count, pytree, unchecked
+from scoreascent._triangles import inverse
 from scoreascent.families._numbers import (
     check_fit,
     check_scale,
@@ -199,12 +199,8 @@ class Mixture(Family):
         tril = self.tril
         diagonals = jnp.diagonal(tril, axis1=-2, axis2=-1)
         log_scale = jnp.sum(jnp.log(diagonals), -1) + 0.5 * self.dim * math.log(2 * math.pi)
-        # one after the other: batched solves, if there are several, block each other for ever on a
-        # CPU of two cores (jaxlib 0.10)
-        eye = jnp.eye(self.dim, dtype=tril.dtype)
-        inverse = jax.lax.map(lambda x: solve_triangular(x, eye, lower=True), tril)
         highest = jax.lax.Precision.HIGHEST
-        noise = jnp.einsum("kij,kj->ki", inverse, z - self.loc, precision=highest)
+        noise = jnp.einsum("kij,kj->ki", jax.vmap(inverse)(tril), z - self.loc, precision=highest)
         return jax.nn.log_softmax(self.logits) - 0.5 * jnp.sum(noise**2, -1) - log_scale
 
     def match(

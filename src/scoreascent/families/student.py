@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 
 from scoreascent._structs import check_count, pytree, unchecked
+from scoreascent._triangles import solve
 from scoreascent.families import fullrank, meanfield
 from scoreascent.families._numbers import (
     check_fit,
@@ -208,7 +208,7 @@ class FullRankStudentT(Located):
         """Return log q(z; λ)."""
         # what depends on λ alone stays apart from z, so that a batch of points shares it
         tril = self.tril
-        noise = solve_triangular(tril, z - self.loc, lower=True)
+        noise = solve(tril, z - self.loc)
         log_scale = jnp.sum(jnp.log(jnp.diagonal(tril))) + _log_norm(self.df, self.dim)
         return -0.5 * (self.df + self.dim) * jnp.log1p(jnp.sum(noise**2) / self.df) - log_scale
 

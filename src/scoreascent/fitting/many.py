@@ -47,6 +47,7 @@ COLUMNS = ("fit", "name", "mean", "sd", "q05", "q50", "q95", "mean_error", "sd_e
 MAX_DIM = 50  # beyond, independent proposals would hardly be accepted
 BLOCK_NUMBERS = 2**24  # that the largest arrays of a block have, about,
 MIN_BLOCK, MAX_BLOCK = 8, 256  # and the fits in it
+WIDER = 8  # times as much of both on an accelerator, which has the fits side by side
 KERNEL = IMH()
 FAILED = "failed"
 MAX_SHOWN = 10  # fits that are not good, and failures, that `print` shows
@@ -324,8 +325,13 @@ def unlike(target: Any, first: Any) -> str:
 
 def block_size(target: Target) -> int:
     """Return how many fits are in one program: as many as its arrays have room for."""
-    room = BLOCK_NUMBERS // max(target.data_size, 2 * METHOD.chains * STEPS * (target.dim + 2))
-    return int(2 ** np.floor(np.log2(np.clip(room, MIN_BLOCK, MAX_BLOCK))))
+    size = max(target.data_size, 2 * METHOD.chains * STEPS * (target.dim + 2))
+    room = np.clip(_wider() * BLOCK_NUMBERS // size, MIN_BLOCK, _wider() * MAX_BLOCK)
+    return int(2 ** np.floor(np.log2(room)))
+
+
+def _wider() -> int:
+    return 1 if jax.default_backend() == "cpu" else WIDER
 
 
 def why_not(target: Target) -> str:
@@ -387,7 +393,7 @@ def fit_part(
 def _batch(part: Part, shown: Shown) -> Batch:
     """Fit all targets of a part side by side."""
     keys = [fold_in(part.key, i) for i in part.numbers]
-    at = bucket(np.arange(len(keys)), MAX_BLOCK)
+    at = bucket(np.arange(len(keys)), _wider() * MAX_BLOCK)
     data = np.stack([np.asarray(jax.random.key_data(k)) for k in keys])[at]
     many = jax.random.wrap_key_data(data, impl=jax.random.key_impl(keys[0]))
     count = len(keys)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
+
+from scoreascent._triangles import inverse
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -105,38 +108,14 @@ log_gaussian.defvjp(_forward, _backward)
 def invert_triangular(root: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """L⁻¹ of a lower triangular L, in the way that suits the device.
 
-    On a GPU a batch of large triangular solves is slow, and `_by_blocks` took 0.3 of its time; on a
-    CPU the solve is one LAPACK call a matrix, and best left alone.
+    On a GPU a batch of large triangular solves is slow, and products took 0.3 of its time; on a CPU
+    the solve is one LAPACK call a matrix, and best left alone.
     """
-    inverse: Array = jax.lax.platform_dependent(root, cpu=_by_substitution, default=_by_blocks)
-    return inverse
+    by_blocks = functools.partial(inverse, leaf=LEAF, of_leaves=_by_substitution)
+    found: Array = jax.lax.platform_dependent(root, cpu=_by_substitution, default=by_blocks)
+    return found
 
 
 def _by_substitution(root: Any) -> Any:
     eye = jnp.eye(root.shape[-1], dtype=root.dtype)
     return solve_triangular(root, jnp.broadcast_to(eye, root.shape), lower=True)
-
-
-def _by_blocks(root: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Invert blocks of the diagonal as one batch, then join neighbours until one is left.
-
-    [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]], so that all but the first is matrix products.
-    """
-    n = len(root)
-    count = 2 ** max(0, math.ceil(math.log2(n / LEAF)))
-    size = -(-n // count)
-    root = jnp.eye(size * count, dtype=root.dtype).at[:n, :n].set(root)  # room for whole blocks
-    inverse = _by_substitution(_diagonal_blocks(root, size))
-    while count > 1:
-        a, c = inverse[::2], inverse[1::2]
-        b = _diagonal_blocks(root, 2 * size)[:, size:, :size]
-        below = jnp.concatenate([-c @ b @ a, c], axis=2)
-        inverse = jnp.concatenate([jnp.pad(a, ((0, 0), (0, 0), (0, size))), below], axis=1)
-        count, size = count // 2, 2 * size
-    return inverse[0, :n, :n]
-
-
-def _diagonal_blocks(root: Float[Array, "n n"], size: int) -> Float[Array, "count size size"]:
-    count = len(root) // size
-    blocks = root.reshape(count, size, count, size)
-    return jnp.stack([blocks[i, :, i] for i in range(count)])
