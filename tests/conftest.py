@@ -26,6 +26,10 @@ def known(flags: list[str]) -> list[str]:
 # A run uses two processes on two cores: one thread each keeps them out of each other's way.
 # What the caller has set in XLA_FLAGS comes last, and wins.
 if "SCOREASCENT_TEST_FLAGS" not in os.environ:  # workers and other children have them already
+    # ArviZ 0.23 notes in a file that it has warned today; two that do so at once can fail
+    noted = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", "import arviz"], stderr=subprocess.DEVNULL
+    )
     flags = known(
         [
             "--xla_backend_optimization_level=0",
@@ -37,6 +41,8 @@ if "SCOREASCENT_TEST_FLAGS" not in os.environ:  # workers and other children hav
     os.environ["SCOREASCENT_TEST_FLAGS"] = "set"
     os.environ["SCOREASCENT_CACHE"] = "0"  # tests compile for themselves
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    noted.wait()
 
 
 def pytest_collection_finish() -> None:
