@@ -295,6 +295,12 @@ def test_what_is_left_over_may_stay_so(tmp_path: Path) -> None:
         found[0]
 
 
+def test_a_log_says_how_many_are_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """They have no loss and no acceptance in common, and their number is known."""
+    sa.fit([make(i) for i in range(COUNT)], key=3)
+    assert capsys.readouterr().err.splitlines()[-1].strip() == f"fits {COUNT}/{COUNT}"
+
+
 def test_interrupted_between_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [0]
 

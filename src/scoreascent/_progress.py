@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import threading
@@ -84,15 +85,16 @@ class Bar:
         """Show where the run stands, and where it will likely end."""
         aim = Aim() if aim is None else aim
         total = self._total if aim.steps is None else min(self._total, max(done, aim.steps))
-        says = f"loss {loss:.4g}  acceptance {acceptance:.1%}"
+        moves = not math.isnan(acceptance)  # one run does; many fits have no acceptance in common
+        says = f"loss {loss:.4g}  acceptance {acceptance:.1%}" if moves else ""
         left = self._left(done, total)
         left = "" if aim.says and aim.steps is None else left  # the end is not known yet
         self._progress.update(
             self._task, completed=done, total=total, says=aim.says or says, left=left
         )
-        about = "" if aim.steps is None else "about "
+        about = "" if aim.steps in (None, self._total) else "about "
         parts = (f"{self._label} {done}/{about}{total}", says, aim.says, left)
-        self._text = "  ".join(part for part in parts if part)
+        self._text = "  ".join(part for part in parts if part.strip())
         self._lines.say(self._text)
 
     def _left(self, done: int, total: int) -> str:
