@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
@@ -293,6 +295,34 @@ def test_what_is_left_over_may_stay_so(tmp_path: Path) -> None:
     assert [i for i, v in enumerate(found.verdicts) if v != GOOD] == [HALF, BROKEN]
     with pytest.raises(ValueError, match="needs its target: give fit_many a sequence"):
         found[0]
+
+
+@pytest.mark.slow
+def test_models_of_numpyro_are_many_fits_too() -> None:
+    """Which differ in their arguments; numbers have the names of sites, in their own spaces."""
+    made = [regression(i) for i in range(COUNT)]
+    found = sa.fit([target for target, _, _ in made], key=3, progress=False)
+    assert set(found.verdicts) == {GOOD}
+    for i, (_, mean, sd) in enumerate(made):
+        rows = {row["name"]: row for row in found.summary() if row["fit"] == i}
+        assert set(rows) == {"b[0]", "b[1]"}
+        for j, row in enumerate(rows.values()):
+            assert abs(row["mean"] - mean[j]) < 4.5 * row["mean_error"]
+            assert abs(row["sd"] - sd[j]) < 4.5 * row["sd_error"]
+
+
+def regression(i: int) -> tuple[sa.Target, Any, Any]:
+    """A NumPyro model of 30 rows with known noise, and its posterior means and sds."""
+    rng = np.random.default_rng(i)
+    x = rng.normal(size=(30, 2)).astype(np.float32)
+    y = (x @ [1.0, -1.0] + 0.5 * rng.normal(size=30)).astype(np.float32)
+    cov = np.linalg.inv(x.T @ x / 0.25 + np.eye(2) / 4)
+    return sa.from_numpyro(line, x, y), cov @ (x.T @ y) / 0.25, np.sqrt(np.diag(cov))
+
+
+def line(x: Any, y: Any = None) -> None:
+    b = numpyro.sample("b", dist.Normal(0, 2).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ b, 0.5), obs=y)
 
 
 def test_a_log_says_how_many_are_done(capsys: pytest.CaptureFixture[str]) -> None:

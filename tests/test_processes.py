@@ -123,6 +123,46 @@ def test_what_slurm_says_is_enough() -> None:
     assert json.loads(said[0][0].splitlines()[-1])["processes"] == 2
 
 
+RAY = """
+import json, socket, sys
+import ray
+sys.path[:0] = {path!r}
+
+@ray.remote(num_cpus=1)
+def work(address, processes, index):
+    import jax
+    import numpy as np
+    import scoreascent as sa
+    from tests.one_of_many import options, parsed, target
+
+    sa.distributed.start(address, processes, index)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("chains",))
+    result = sa.fit(target(), **options(parsed([])), mesh=mesh, progress=False)
+    return {{"mean": result.q.mean.tolist(), "sd": result.q.sd.tolist(), "steps": result.steps,
+            "acceptance": np.asarray(result.trace.acceptance).tolist()}}
+
+path = {{"env_vars": {{"PYTHONPATH": {joined!r}}}}}
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=path)
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = "127.0.0.1:%d" % free.getsockname()[1]
+print(json.dumps(ray.get([work.remote(address, 2, i) for i in range(2)])))
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_ray_are_processes(tmp_path: Path) -> None:
+    """As docs/scaling.md has them, on this machine."""
+    pytest.importorskip("ray", reason="ray is not installed here")
+    script, path = tmp_path / "work.py", [str(ROOT), *sys.path]
+    script.write_text(RAY.format(path=path, joined=os.pathsep.join(path)))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = json.loads(done.stdout.splitlines()[-1])
+    assert first == second
+    check_same(first, alone())
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

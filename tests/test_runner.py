@@ -348,6 +348,8 @@ def test_a_cluster_makes_the_same_table(cluster: Any, tmp_path: Path) -> None:
 def test_a_backend_that_is_not_installed(
     backend: Any, module: str, store: RunFolder, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)  # another test may have used it
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=rf"{module}.*'scoreascent\[{backend}\]'"):
         runner.run(plain, store, CELLS, settings, Execution(backend=backend, progress=False))

@@ -59,6 +59,30 @@ def test_rows_are_read_once_for_all_points(monkeypatch: pytest.MonkeyPatch) -> N
     assert sorted(seen) == [0, 1, 2, 3, 4, 5]
 
 
+class Chunked:
+    """What arrays of Zarr and HDF5 have: a shape, a dtype and slices; some have no length."""
+
+    def __init__(self, x: Any) -> None:
+        self._x, self.shape, self.dtype, self.ndim = x, x.shape, x.dtype, x.ndim
+        self.most = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = self._x[at]
+        self.most = max(self.most, len(found))
+        return found
+
+
+def test_arrays_of_other_libraries_are_read_by_slices() -> None:
+    data = table(103) | {"scale": np.float32(1.5)}
+    x, y = Chunked(data["x"]), Chunked(data["y"])
+    pieces = sa.Target(
+        log_density, dim=DIM, data=data | {"x": x, "y": y}, rows=["x", "y"], piece=20
+    )
+    whole = targets(103, 20)[1]
+    np.testing.assert_array_equal(jax.vmap(pieces.log_prob)(Z), jax.vmap(whole.log_prob)(Z))
+    assert x.most == y.most == 64  # a look whether it is a sum over rows; pieces are smaller
+
+
 def test_named_parameters_and_files(tmp_path: Any) -> None:
     data = table(60)
     np.save(tmp_path / "x.npy", data["x"].astype(np.float64))

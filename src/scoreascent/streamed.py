@@ -9,6 +9,7 @@ reads the next one meanwhile; the device has two of them at most, however many t
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,7 +40,7 @@ class Rows:
     """
 
     def __init__(self, arrays: list[Any], piece: int) -> None:
-        self.arrays, self.size = arrays, len(arrays[0])
+        self.arrays, self.size = arrays, int(arrays[0].shape[0])
         self.piece = min(piece, self.size)
         self.count, self.rest = divmod(self.size, self.piece)
         self._kept: dict[int, Future[list[Any]]] = {}
@@ -93,7 +94,7 @@ class Streamed:
     @property
     def data_size(self) -> int:
         """How many numbers the rows have."""
-        return sum(int(np.size(x)) for x in self.rows.arrays)
+        return sum(math.prod(x.shape) for x in self.rows.arrays)
 
     def __call__(self, value: Any, whole: Any) -> Float[Array, ""]:
         """Return the log density."""

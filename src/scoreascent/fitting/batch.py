@@ -482,8 +482,9 @@ def _judge(
     ready = np.flatnonzero(error <= limit(tolerance))
     for j in ready:  # nothing of it is lost if the verdict is to go on
         i = int(chains.at[j])
-        batch.points[i], batch.rows[i] = late[j], rows[j]
-        batch.eta[i] = (chains.z[j], chains.log_p[j])
+        # copies: a part of an array keeps all of it
+        batch.points[i], batch.rows[i] = late[j].copy(), rows[j].copy()
+        batch.eta[i] = (chains.z[j].copy(), chains.log_p[j].copy())
         batch.steps[i] = points.shape[1]
         batch.mean[i] = late[j].mean((0, 1), dtype=np.float64)
         batch.final[i] = _with_moments(late[j], batch.tril[i])

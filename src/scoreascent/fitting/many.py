@@ -311,8 +311,9 @@ def unlike(target: Any, first: Any) -> str:
     if structures[0] != structures[1]:
         return (
             "differs from the first in more than the numbers in its data: all must share one "
-            "log_density, one set of params and one structure of data; define the function once, "
-            "outside of the loop that makes the targets"
+            "log_density, one set of params and one structure of data; define the function, or the "
+            "NumPyro model, once, outside of the loop that makes the targets (models of PyMC hold "
+            "their data themselves: fit each by itself)"
         )
     shapes = [[np.shape(x) for x in jax.tree.leaves(t)] for t in (target, first)]
     if shapes[0] != shapes[1]:
