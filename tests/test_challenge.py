@@ -114,6 +114,14 @@ def test_searches_come_home_soon(density: Any, q: Any) -> None:
     assert 0 < seen["challenge_count"][1] < 220
 
 
+def test_where_data_are_many_it_takes_fewer_densities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the particles and a quarter of the places, and a second mode is still found."""
+    usual = found(lambda z: -0.5 * jnp.sum(z**2))["challenge_count"][0]
+    monkeypatch.setattr(room, "MANY_DATA", 0)
+    assert found(lambda z: -0.5 * jnp.sum(z**2))["challenge_count"][0] < 0.6 * usual
+    assert found(two(0.1))["stray_mass"] > 0.03
+
+
 def test_a_density_without_gradient_is_not_challenged() -> None:
     def density(z: Any) -> Any:
         return jax.lax.while_loop(lambda x: x > 1e9, lambda x: x, -0.5 * jnp.sum(z**2))

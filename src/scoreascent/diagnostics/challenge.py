@@ -26,6 +26,7 @@ from scoreascent.searches import (
     gaussians,
     has_gradient,
 )
+from scoreascent.target import MANY_DATA
 
 if TYPE_CHECKING:
     from jaxtyping import PRNGKeyArray
@@ -42,6 +43,7 @@ ANNEALINGS = 2  # by themselves: each misses a narrow place now and then
 PARTICLES_TRIED = 4  # of them, from which searches begin
 SCREENED, CLIMBED = 4096, 8  # places around q at which log p is looked at, and searches from them
 AROUND = (0.5, 2.0)  # sizes of q, between which they are
+FEWER = 4  # times as few, and one annealing, where data are many: these were most of such a fit
 PATH_PLACES = 3  # of a search that did not come home, beside its end
 
 
@@ -91,7 +93,8 @@ def challenge(
     known = Known(centre, least_log_q, log_evidence, log_w_star)
     home = Home(run.q, min(least_log_q, centre), known.above)
     far = _first_points(run, rng, mean, unit, home, cost)
-    for _ in range(ANNEALINGS if run.q.dim <= MAX_ANNEALED else 0):
+    annealings = 1 if _is_long(run) else ANNEALINGS
+    for _ in range(annealings if run.q.dim <= MAX_ANNEALED else 0):
         z, log_p, densities = anneal(run.target, run.q, known.is_new, unit, rng)
         cost.densities += densities
         far += _some(z, log_p, mean, unit)
@@ -99,6 +102,11 @@ def challenge(
     paths, gradients = climb(run.target, far, home, unit, MAX_ITERATIONS)
     cost.gradients += gradients
     return strays(run, paths, known, rng, cost)
+
+
+def _is_long(run: Run) -> bool:
+    """Tell whether a density takes long."""
+    return run.target.data_size >= MANY_DATA
 
 
 def strays(
@@ -129,13 +137,14 @@ def _screened(
     """
     if run.q.dim > MAX_ANNEALED:
         return []
-    direction = rng.standard_normal((SCREENED, len(mean)))
+    count = SCREENED // FEWER if _is_long(run) else SCREENED
+    direction = rng.standard_normal((count, len(mean)))
     direction /= np.linalg.norm(direction, axis=1)[:, None]
     size = np.sqrt(len(mean)) + 5.0
-    steps = size * rng.uniform(*AROUND, (SCREENED, 1)) * direction
+    steps = size * rng.uniform(*AROUND, (count, 1)) * direction
     z = as_default(mean + steps @ unit.T)
     log_p = log_probs(run.target, z)
-    cost.densities += SCREENED
+    cost.densities += count
     above = log_p - log_probs(run.q, z) > known.above
     return list(rng.permutation(z[above & np.isfinite(log_p)])[:CLIMBED].astype(np.float64))
 
