@@ -24,7 +24,7 @@ $(DEMO): pyproject.toml | $(BIN)/python
 	@touch $(DEMO)
 
 $(READY): pyproject.toml | $(BIN)/python
-	@echo "2/3  installing the rest into $(VENV): all extras (PyMC, ArviZ, BlackJAX, Ray, ...) and the tools of"
+	@echo "2/3  installing the rest into $(VENV): all extras (PyMC, ArviZ, BlackJAX, Dask, ...) and the tools of"
 	@echo "     the tests; a few minutes"
 	@$(PIP) ".[dev]"
 	@touch $(READY) $(DEMO) $(DOCS)
