@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "_html",
         "_layout",
         "_memory",
+        "_triangles",
     ),
     ("_npz", "_progress", "_random", "_structs", "_version"),
     ("distributed",),

@@ -94,7 +94,8 @@ def test_devices_exchange_moments_and_counts(quick: Any, kernel: str) -> None:
     told = quick["exchanged"]
     check_exchanged(told[f"{kernel} moments chains"], 2, rows=False)
     check_exchanged(told[f"{kernel} moments both"], 4, rows=True)
-    assert len(told[f"{kernel} moments chains"]) <= 4  # operations a step
+    most = 4 if jax.__version_info__ >= (0, 7) else 5  # operations a step; older XLA joins fewer
+    assert len(told[f"{kernel} moments chains"]) <= most
 
 
 @pytest.mark.slow

@@ -243,7 +243,13 @@ def _check_gradient(density: Foreign) -> None:
 
 def _values(density: Foreign, z: Any) -> Any:
     shape = jax.ShapeDtypeStruct((), z.dtype)
-    return jax.pure_callback(density.values_at, shape, z, vmap_method="broadcast_all")
+    value = jax.pure_callback(density.values_at, shape, z, vmap_method="broadcast_all")
+    return _placed(value, z[0])
+
+
+def _placed(x: Any, like: Any) -> Any:
+    """Return x as something that comes from `like`, which jax 0.6 wants to see under a mesh."""
+    return jnp.where(jnp.zeros_like(like) == 0, x, like)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -261,7 +267,8 @@ def _density_jvp(density: Foreign, primals: Any, tangents: Any) -> Any:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _both(density: Foreign, z: Any) -> Any:
     shapes = jax.ShapeDtypeStruct((), z.dtype), jax.ShapeDtypeStruct(z.shape, z.dtype)
-    return jax.pure_callback(density.both_at, shapes, z, vmap_method="broadcast_all")
+    value, slope = jax.pure_callback(density.both_at, shapes, z, vmap_method="broadcast_all")
+    return _placed(value, z[0]), _placed(slope, z)
 
 
 @_both.defjvp
@@ -270,4 +277,4 @@ def _both_jvp(density: Foreign, primals: Any, tangents: Any) -> Any:
     value, slope = _both(density, z)
     shape = jax.ShapeDtypeStruct(z.shape, z.dtype)
     bend = jax.pure_callback(density.bend_at, shape, z, along, vmap_method="broadcast_all")
-    return (value, slope), (jnp.vdot(slope, along), bend)
+    return (value, slope), (jnp.vdot(slope, along), _placed(bend, z))
