@@ -6,8 +6,8 @@ For each number of rows: bytes that the compiled density of all chains needs on 
 compiler's own account; seconds that reading all pieces takes, that reading them and copying them
 to the device takes, that the work on as many pieces takes if they are there, and seconds of the
 density itself, which does all, and what share this is of copy and work one after the other: less
-than all where they overlap. The data are in a file. With `--memory` nothing is timed, and the file has
-holes, so that any number of rows takes no disk.
+than all where they overlap. The data are in a file. With `--memory` nothing is timed, and the
+file has holes, so that any number of rows takes no disk.
 """
 
 from __future__ import annotations
